@@ -1,0 +1,1 @@
+"""Draftport: drafting metadata over REST, drafter hidden states without a copy."""

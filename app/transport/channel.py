@@ -1,0 +1,139 @@
+"""A connected unix socket on an asyncio loop: frames in, frames out, descriptors beside them.
+
+asyncio's own streams drop ``SCM_RIGHTS``, hence this class on ``add_reader``. Both ends use it: the worker for each of
+its clients, the API process for its connection to the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from .descriptors import ANCILLARY_BYTES, ancillary_for, close_all, descriptors_in
+from .errors import FrameError
+from .frames import FrameDecoder, frame
+
+RECEIVE_BYTES = 256 << 10
+PAUSE_ABOVE_BYTES = 1 << 20
+RESUME_BELOW_BYTES = 256 << 10
+
+
+class FrameChannel:
+    """Calls ``on_frame(payload)`` for every frame and ``on_close(error)`` exactly once.
+
+    While more than 1 MiB waits to be sent, nothing more is read from the peer: a client that asks and never reads
+    cannot fill this process's memory, and costs nobody else anything.
+
+    Args:
+        sock: the connected socket; owned by the channel from here on.
+        on_frame: gets each payload, on the loop.
+        on_close: gets ``None`` at EOF, else the exception that ended the connection.
+        accept_descriptors: keep received descriptors for ``take_descriptors``; otherwise the kernel drops them.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        on_frame: Callable[[bytes], None],
+        on_close: Callable[[Exception | None], None],
+        *,
+        accept_descriptors: bool = False,
+    ) -> None:
+        self._sock = sock
+        self._sock.setblocking(False)
+        self._on_frame = on_frame
+        self._on_close = on_close
+        self._ancillary_bytes = ANCILLARY_BYTES if accept_descriptors else 0
+        self._descriptors: list[int] = []
+        self._decoder = FrameDecoder()
+        self._out: deque[tuple[memoryview, list[int]]] = deque()
+        self._out_bytes = 0
+        self._paused = False
+        self.closed = False
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(sock, self._readable)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return self._out_bytes
+
+    def take_descriptors(self) -> list[int]:
+        """Hands over the descriptors received so far."""
+        taken, self._descriptors = self._descriptors, []
+        return taken
+
+    def send(self, payload: bytes, descriptors: list[int] | None = None) -> None:
+        """Queues one frame; does nothing once closed. ``descriptors`` are duplicated by the kernel when sent."""
+        if self.closed:
+            return
+        data = memoryview(frame(payload))
+        self._out.append((data, descriptors or []))
+        self._out_bytes += len(data)
+        if len(self._out) == 1:
+            self._writable()
+        self._apply_back_pressure()
+
+    def close(self, error: Exception | None = None) -> None:
+        """Closes the socket and reports it; idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._sock.close()
+        self._out.clear()
+        self._out_bytes = 0
+        close_all(self.take_descriptors())
+        self._on_close(error)
+
+    def _readable(self) -> None:
+        try:
+            chunk, ancillary, _flags, _peer = self._sock.recvmsg(RECEIVE_BYTES, self._ancillary_bytes)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(error)
+            return
+        self._descriptors.extend(descriptors_in(ancillary))
+        if not chunk:
+            self.close()
+            return
+        try:
+            for payload in self._decoder.feed(chunk):
+                self._on_frame(payload)
+                if self.closed:
+                    return
+        except FrameError as error:
+            self.close(error)
+
+    def _writable(self) -> None:
+        while self._out:
+            data, descriptors = self._out[0]
+            try:
+                sent = self._sock.sendmsg([data], ancillary_for(descriptors))
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(self._sock, self._writable)
+                return
+            except OSError as error:
+                self.close(error)
+                return
+            self._out_bytes -= sent
+            if sent == len(data):
+                self._out.popleft()
+            else:
+                self._out[0] = (data[sent:], [])
+        self._loop.remove_writer(self._sock)
+        self._apply_back_pressure()
+
+    def _apply_back_pressure(self) -> None:
+        if self.closed:
+            return
+        if not self._paused and self._out_bytes > PAUSE_ABOVE_BYTES:
+            self._paused = True
+            self._loop.remove_reader(self._sock)
+        elif self._paused and self._out_bytes < RESUME_BELOW_BYTES:
+            self._paused = False
+            self._loop.add_reader(self._sock, self._readable)
