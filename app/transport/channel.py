@@ -42,7 +42,7 @@ class FrameChannel:
         accept_descriptors: bool = False,
     ) -> None:
         self._sock = sock
-        self._sock.setblocking(False)
+        self._sock.settimeout(0)
         self._on_frame = on_frame
         self._on_close = on_close
         self._ancillary_bytes = ANCILLARY_BYTES if accept_descriptors else 0

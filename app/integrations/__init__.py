@@ -1,0 +1,1 @@
+"""Engines and trainers outside that speak the same slab and socket."""

@@ -1,0 +1,1 @@
+"""What a drafter or trainer imports to read hidden states from the worker in its own process."""
