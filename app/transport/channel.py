@@ -11,26 +11,29 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
-from .descriptors import ANCILLARY_BYTES, ancillary_for, close_all, descriptors_in
+from .descriptors import ANCILLARY_BYTES, MAX_DESCRIPTORS, ancillary_for, close_all, descriptors_in
 from .errors import FrameError
 from .frames import FrameDecoder, frame
 
 RECEIVE_BYTES = 256 << 10
 PAUSE_ABOVE_BYTES = 1 << 20
 RESUME_BELOW_BYTES = 256 << 10
+MAX_WAITING_DESCRIPTORS = 4 * MAX_DESCRIPTORS
 
 
 class FrameChannel:
     """Calls ``on_frame(payload)`` for every frame and ``on_close(error)`` exactly once.
 
-    While more than 1 MiB waits to be sent, nothing more is read from the peer: a client that asks and never reads
-    cannot fill this process's memory, and costs nobody else anything.
+    With ``back_pressure``, nothing is read from the peer while more than 1 MiB waits to be sent to it: a client that
+    asks and never reads cannot fill this process's memory, and costs nobody else anything. Only the worker's end does
+    so; if both ends did, two peers with much to say would wait for each other for ever.
 
     Args:
         sock: the connected socket; owned by the channel from here on.
         on_frame: gets each payload, on the loop.
         on_close: gets ``None`` at EOF, else the exception that ended the connection.
         accept_descriptors: keep received descriptors for ``take_descriptors``; otherwise the kernel drops them.
+        back_pressure: stop reading while the peer does not.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class FrameChannel:
         on_close: Callable[[Exception | None], None],
         *,
         accept_descriptors: bool = False,
+        back_pressure: bool = True,
     ) -> None:
         self._sock = sock
         self._sock.settimeout(0)
@@ -50,6 +54,7 @@ class FrameChannel:
         self._decoder = FrameDecoder()
         self._out: deque[tuple[memoryview, list[int]]] = deque()
         self._out_bytes = 0
+        self._back_pressure = back_pressure
         self._paused = False
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -60,9 +65,13 @@ class FrameChannel:
         """Bytes that the peer has not taken yet."""
         return self._out_bytes
 
-    def take_descriptors(self) -> list[int]:
-        """Hands over the descriptors received so far."""
-        taken, self._descriptors = self._descriptors, []
+    def take_descriptors(self, count: int | None = None) -> list[int]:
+        """Hands over the first ``count`` of the descriptors received so far, or all of them.
+
+        They arrive with the first byte of their frame, so those of the next frame may be here already.
+        """
+        taken = self._descriptors[:count]
+        del self._descriptors[: len(taken)]
         return taken
 
     def send(self, payload: bytes, descriptors: list[int] | None = None) -> None:
@@ -91,13 +100,18 @@ class FrameChannel:
 
     def _readable(self) -> None:
         try:
-            chunk, ancillary, _flags, _peer = self._sock.recvmsg(RECEIVE_BYTES, self._ancillary_bytes)
+            chunk, ancillary, flags, _peer = self._sock.recvmsg(
+                RECEIVE_BYTES, self._ancillary_bytes, socket.MSG_CMSG_CLOEXEC
+            )
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self.close(error)
             return
         self._descriptors.extend(descriptors_in(ancillary))
+        if self._descriptors_lost(flags):
+            self.close(FrameError("descriptors were lost: too many were sent, or this process has none left"))
+            return
         if not chunk:
             self.close()
             return
@@ -108,6 +122,10 @@ class FrameChannel:
                     return
         except FrameError as error:
             self.close(error)
+
+    def _descriptors_lost(self, flags: int) -> bool:
+        truncated = bool(flags & socket.MSG_CTRUNC) and self._ancillary_bytes > 0
+        return truncated or len(self._descriptors) > MAX_WAITING_DESCRIPTORS
 
     def _writable(self) -> None:
         while self._out:
@@ -129,7 +147,7 @@ class FrameChannel:
         self._apply_back_pressure()
 
     def _apply_back_pressure(self) -> None:
-        if self.closed:
+        if self.closed or not self._back_pressure:
             return
         if not self._paused and self._out_bytes > PAUSE_ABOVE_BYTES:
             self._paused = True

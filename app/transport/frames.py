@@ -45,7 +45,8 @@ class FrameDecoder:
                 end = start + LENGTH_BYTES + length
                 if len(buffer) < end:
                     break
-                payload = bytes(buffer[start + LENGTH_BYTES : end])
+                with memoryview(buffer) as view:  # a slice of the bytearray itself would be one more copy
+                    payload = view[start + LENGTH_BYTES : end].tobytes()
                 start = end
                 yield payload
         finally:

@@ -309,6 +309,20 @@ AnyReply: TypeAlias = (
     | ErrorReply
 )
 
+REPLY_OF: dict[type[Request], type[Reply]] = {
+    Hello: HelloReply,
+    Describe: DescribeReply,
+    Forward: ForwardReply,
+    Cancel: CancelReply,
+    Hold: LeaseReply,
+    Release: ReleaseReply,
+    Renew: LeaseReply,
+    Read: ReadReply,
+    Subscribe: SubscribeReply,
+    Stats: StatsReply,
+}
+"""What answers a request that did not fail."""
+
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(AnyRequest).decode
 decode_reply = msgspec.msgpack.Decoder(AnyReply).decode
