@@ -1,0 +1,20 @@
+"""Why a target cannot be held."""
+
+from __future__ import annotations
+
+
+class TargetError(Exception):
+    """The target cannot be held as configured; trying again without a change will fail again.
+
+    Attributes:
+        code: ``target_not_found``, ``target_invalid``, ``target_unsupported``, ``checkpoint_unsafe``,
+            ``layout_unsupported``, ``dtype_unsupported``, ``device_unavailable``, ``out_of_memory``,
+            ``cache_unwritable``, ``draft_invalid``, ``tokenizer_missing``, ``limit_invalid``, ``hub_unreachable``
+            or ``hub_unauthorized``.
+        detail: one sentence that says what to do.
+    """
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
