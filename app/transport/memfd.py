@@ -13,8 +13,10 @@ import mmap
 import os
 import weakref
 
-F_SEAL_FUTURE_WRITE = 0x0010  # absent from Python 3.11's fcntl
-_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE
+# From linux/fcntl.h: Python 3.11 lacks the last one, and readers import this file on systems that lack them all.
+F_ADD_SEALS, F_GET_SEALS = 1033, 1034
+F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE = 0x01, 0x02, 0x04, 0x10
+_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -53,7 +55,7 @@ class SealedMemory:
                     f"cannot get {byte_size} bytes of shared memory for the {name}: {error.strerror}"
                 ) from error
             self.buffer = mmap.mmap(fd, byte_size)  # before the seal, which allows no later writable mapping
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+            fcntl.fcntl(fd, F_ADD_SEALS, _SEALS)
             self.read_only_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(fd)
@@ -71,10 +73,10 @@ def check_sealed(fd: int, byte_size: int) -> None:
         ValueError: it is not, or holds fewer than ``byte_size`` bytes; mapping it could end this process by SIGBUS.
     """
     try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        seals = fcntl.fcntl(fd, F_GET_SEALS)
     except OSError as error:
         raise ValueError("the descriptor is no sealed memory") from error
-    if not seals & fcntl.F_SEAL_SHRINK:
+    if not seals & F_SEAL_SHRINK:
         raise ValueError("the descriptor's memory may still shrink")
     if os.fstat(fd).st_size < byte_size:
         raise ValueError("the descriptor's memory is shorter than announced")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
@@ -86,8 +87,14 @@ class RegionDescriptor(Struct, frozen=True):
             raise ValueError(
                 f"region format {self.format_version} is not {FORMAT_VERSION}: update the reader"
             )
+        if not re.fullmatch("[0-9a-f]{32}", self.epoch):
+            raise ValueError("the epoch is not 32 hexadecimal digits")
         if self.dtype not in DTYPE_BYTES:
             raise ValueError(f"region dtype {self.dtype!r} is unknown to this reader")
+        if self.base_offset % DTYPE_BYTES[self.dtype]:
+            raise ValueError("base_offset is not aligned to the dtype")
+        if min(self.width, self.rows_per_slot, self.slots) < 1:
+            raise ValueError("width, rows_per_slot and slots must be at least 1")
         if self.row_bytes != self.width * DTYPE_BYTES[self.dtype]:
             raise ValueError("row_bytes is not width x size of dtype")
         if self.rows_per_slot * self.row_bytes > self.slot_bytes:
@@ -105,6 +112,8 @@ class RegionDescriptor(Struct, frozen=True):
             raise ValueError("the lease's rows lie outside its slot")
         if byte_size != num_tokens * self.row_bytes:
             raise ValueError("the lease's byte_size is not num_tokens x row_bytes")
+        if (byte_offset - start) % self.row_bytes:
+            raise ValueError("the lease's rows do not begin where a row begins")
 
 
 def slot_bytes_for(rows_per_slot: int, row_bytes: int) -> int:
