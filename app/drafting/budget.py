@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from .engine_buffers import BLOCK_METHODS, ROWS_ARE_K_PLUS_ONE, Version, extra_slots_row
+from .engine_buffers import BLOCK_METHODS, ROWS_ARE_K_PLUS_ONE, extra_slots
+from .engines import EngineRef
 from .findings import Evidence
 from .shapes import product
 
@@ -41,14 +42,14 @@ class Budget(Struct, frozen=True, kw_only=True):
     source: str | None = None
 
 
-def rows_per_request(method: str, engine: str, num_speculative_tokens: int | None) -> int | None:
+def rows_per_request(engine: EngineRef, num_speculative_tokens: int | None) -> int | None:
     """Rows of one request in a full decode step, ``None`` where K or the engine's arithmetic is unknown.
 
     Every method verifies K drafts plus one token; no drafter's own pass has more rows than that.
     """
-    if num_speculative_tokens is None or engine not in ROWS_ARE_K_PLUS_ONE:
+    if num_speculative_tokens is None or engine.name not in ROWS_ARE_K_PLUS_ONE:
         return None
-    return 2 if method == "extract_hidden_states" else num_speculative_tokens + 1
+    return num_speculative_tokens + 1
 
 
 def padded_to_graph(rows: int) -> int:
@@ -64,24 +65,23 @@ def padded_to_graph(rows: int) -> int:
 
 def make_budget(
     method: str,
-    engine: str,
-    version: Version | None,
+    engine: EngineRef,
     *,
     num_speculative_tokens: int | None,
     max_num_batched_tokens: int | None,
     max_num_seqs: int | None,
 ) -> Budget:
     """The arithmetic of a step for one method on one engine version."""
-    per_request = rows_per_request(method, engine, num_speculative_tokens)
+    per_request = rows_per_request(engine, num_speculative_tokens)
     required = product(max_num_seqs, per_request)
-    row = extra_slots_row(method, engine, version)
-    slots = row.slots(num_speculative_tokens) if row and num_speculative_tokens is not None else None
+    known = extra_slots(method, engine)
+    slots = None
+    if known is not None and num_speculative_tokens is not None:
+        slots = known.value.per_request(num_speculative_tokens)
     kept_free = product(slots, max_num_seqs)
-    left = (
-        max_num_batched_tokens - kept_free
-        if max_num_batched_tokens is not None and kept_free is not None
-        else None
-    )
+    left = None
+    if max_num_batched_tokens is not None and kept_free is not None:
+        left = max_num_batched_tokens - kept_free
     return Budget(
         required_rows=required,
         rows_per_request=per_request,
@@ -91,8 +91,8 @@ def make_budget(
         num_speculative_tokens=num_speculative_tokens,
         extra_slots_per_request=slots,
         scheduled_token_budget=left,
-        evidence=row.evidence if row and slots is not None else None,
-        source=row.source if row and slots is not None else None,
+        evidence=known.value.evidence if known is not None and slots is not None else None,
+        source=known.source if known is not None and slots is not None else None,
     )
 
 

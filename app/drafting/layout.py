@@ -7,16 +7,29 @@ for widths and layer ids.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from .methods import detect_method
+from .normalize import normalize
 from .shapes import ModelShape, as_count, dtype_bytes, lookup, normalise_dtype, product, read_shape
 from .taps import Convention, Taps, read_taps
 
 Source: TypeAlias = Literal["final", "aux_layers", "pre_hc_head"]
 Norm: TypeAlias = Literal["pre", "post"]
+
+_READ_LAYERS: Final = frozenset(
+    {"dflash", "dflash2", "dspark", "domino", "dflare", "eagle3", "peagle", "pard2", "extract_hidden_states"}
+)
+_READ_THE_END: Final = frozenset({"eagle", "mtp", "medusa", "mlp_speculator"})
+# Targets that keep the residual streams before they are joined, and for which methods.
+# Source: vLLM 0.33: vllm/models/deepseek_v4, deepseek_v41, qwen4_exp.
+_STREAM_TARGETS: Final = (
+    ("deepseek_v4", "DeepseekV4", frozenset({"mtp", "eagle"})),
+    ("qwen4_exp", "Qwen4Exp", frozenset({"mtp"})),
+)
 
 
 class LayoutError(ValueError):
@@ -87,10 +100,10 @@ def capture_layout(
 
     Args:
         target_config: the target's ``config.json``; nested ``text_config`` is understood.
-        capture: from where; ``None``: ``aux_layers`` when layers are named (by ``aux_layer_ids`` or by the drafter),
-            else ``final``.
+        capture: from where; ``None``: ``aux_layers`` when ``aux_layer_ids`` are given, else where the drafter's method
+            reads, else ``final``.
         aux_layer_ids: capture points, in the order wanted; they go before the drafter's.
-        draft_config: the drafter's config as the engine builds it, for its layers and its widths.
+        draft_config: the drafter's ``config.json`` as written, for its method, its layers and its widths.
         dtype: dtype of the rows, for the sizes; ``None``: the target config's.
         rows: rows of the buffer, for its size.
 
@@ -100,11 +113,14 @@ def capture_layout(
     shape = read_shape(target_config)
     hidden_size = _known(shape.hidden_size, "hidden_size_missing", "hidden_size")
     num_layers = _known(shape.num_layers, "num_layers_missing", "num_hidden_layers")
-    taps = read_taps(draft_config, num_layers) if draft_config is not None else None
+    draft = normalize(draft_config).config if draft_config is not None else None
+    taps = read_taps(draft, num_layers) if draft is not None else None
     if aux_layer_ids is not None:
         points = tuple(aux_layer_ids)
         taps = Taps(points, points, "entering_layer", None)
-    source = capture or _source_of(taps)
+        capture = capture or "aux_layers"
+    detected = detect_method(draft_config).method if draft_config is not None else None
+    source = capture or source_for(detected, shape) or "final"
     layer_ids = points_or_none = None
     if source == "aux_layers":
         layer_ids, points_or_none = _checked_points(taps, num_layers)
@@ -118,9 +134,23 @@ def capture_layout(
         hidden_size=hidden_size,
         num_layers=num_layers,
     )
-    if draft_config is not None:
-        check_declared_widths(draft_config, layout, hidden_size)
+    if draft is not None:
+        check_declared_widths(draft, layout, hidden_size)
     return sized_capture(layout, dtype or shape.dtype, rows)
+
+
+def source_for(method: str | None, target: ModelShape) -> Source | None:
+    """Where a method reads the target, ``None`` for methods that read no hidden states."""
+    if method in _READ_LAYERS:
+        return "aux_layers"
+    if method not in _READ_THE_END:
+        return None
+    for model_type, architecture, methods in _STREAM_TARGETS:
+        named = any(name.startswith(model_type) for name in target.model_types)
+        named = named or any(name.startswith(architecture) for name in target.architectures)
+        if named and method in methods:
+            return "pre_hc_head"
+    return "final"
 
 
 def sized_capture(layout: CaptureLayout, dtype: str | None, rows: int | None) -> CaptureLayout:
@@ -195,10 +225,6 @@ def check_declared_widths(
 def declared_total_width(draft_config: Mapping[str, Any]) -> int | None:
     """The whole input width of the drafter's projection, where its config states it (PARD-2 does)."""
     return as_count(lookup(draft_config, "pard2_target_dim", "target_feat_dim"))
-
-
-def _source_of(taps: Taps | None) -> Source:
-    return "aux_layers" if taps is not None and taps.layer_ids is not None else "final"
 
 
 def _checked_points(taps: Taps | None, num_layers: int) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
