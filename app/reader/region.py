@@ -256,8 +256,10 @@ def _pause(deadline: Deadline, why: Exception) -> None:
     try:
         left = deadline.left_s()
     except TimeoutError:
-        raise why from None
-    time.sleep(_RETRY_S if left is None else min(left, _RETRY_S))
+        left = 0.0
+    if left is not None and left <= _RETRY_S:
+        raise why
+    time.sleep(_RETRY_S)
 
 
 def _ids_of(prompt: Iterable[int]) -> list[int]:

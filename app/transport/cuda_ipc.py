@@ -25,7 +25,7 @@ from .region import CUDA_IPC_HANDLE_BYTES, RawHandle, RegionDescriptor, RegionDe
 if TYPE_CHECKING:
     import torch
 
-# gVisor answers uname with this constant (google/gvisor: pkg/sentry/kernel/version.go and its Linux compat layer).
+# gVisor answers uname as the Linux 4.4 it imitates (google/gvisor: pkg/sentry/syscalls/linux/linux64.go).
 _GVISOR_KERNEL = "#1 SMP Sun Jan 10 15:06:54 PST 2016"
 
 

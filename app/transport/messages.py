@@ -324,8 +324,24 @@ REPLY_OF: dict[type[Request], type[Reply]] = {
 """What answers a request that did not fail."""
 
 encode = msgspec.msgpack.Encoder().encode
-decode_request = msgspec.msgpack.Decoder(AnyRequest).decode
-decode_reply = msgspec.msgpack.Decoder(AnyReply).decode
+_decode_request = msgspec.msgpack.Decoder(AnyRequest).decode
+_decode_reply = msgspec.msgpack.Decoder(AnyReply).decode
+
+
+def decode_request(frame: bytes | bytearray | memoryview) -> AnyRequest:
+    """The request in a frame; ``msgspec.DecodeError`` for anything else, nested however deeply."""
+    try:
+        return _decode_request(frame)
+    except RecursionError as error:
+        raise msgspec.DecodeError("the message is nested too deeply") from error
+
+
+def decode_reply(frame: bytes | bytearray | memoryview) -> AnyReply:
+    """The reply or event in a frame; ``msgspec.DecodeError`` for anything else."""
+    try:
+        return _decode_reply(frame)
+    except RecursionError as error:
+        raise msgspec.DecodeError("the message is nested too deeply") from error
 
 
 class _Envelope(Struct):
