@@ -25,11 +25,14 @@ class AuxLayerCapture:
     vLLM's DeepSeek V4 does for its drafters.
     """
 
-    def __init__(self, model: nn.Module, layout: CaptureLayout) -> None:
+    def __init__(self, model: nn.Module, layout: CaptureLayout, streams: int | None) -> None:
         points = layout.capture_points or ()
         layers = decoder_layers_of(model, layout.num_layers)
         self._hidden_size = layout.hidden_size
+        self._streams = streams
         self._rows: list[torch.Tensor] = []
+        self._unwritten: set[int] = set()
+        self._blocks = frozenset(range(len(points)))
         last = max(points)
         for block, point in enumerate(points):
             if point == layout.num_layers:
@@ -41,10 +44,13 @@ class AuxLayerCapture:
     def begin(self, rows: list[torch.Tensor]) -> None:
         """The next forward's batch item i goes to ``rows[i]``."""
         self._rows = rows
+        self._unwritten = set(self._blocks)
 
     def end(self) -> None:
-        """Forgets the rows."""
+        """Forgets the rows; ``RuntimeError`` when the model passed a capture point by."""
         self._rows = []
+        if self._unwritten:
+            raise RuntimeError("the model ran without some of the layers that are to be captured")
 
     def _input_hook(self, block: int, *, stop: bool) -> Callable[..., None]:
         def hook(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -61,10 +67,20 @@ class AuxLayerCapture:
         return hook
 
     def _write(self, block: int, stream: torch.Tensor) -> None:
+        self._unwritten.discard(block)
+        self._check(stream)
         columns = slice(block * self._hidden_size, (block + 1) * self._hidden_size)
         for index, rows in enumerate(self._rows):
             tokens = stream[index, : rows.shape[0]]
             rows[:, columns].copy_(tokens.mean(dim=-2) if tokens.dim() == 3 else tokens)
+
+    def _check(self, stream: torch.Tensor) -> None:
+        """Refuses a residual stream of a shape whose meaning is unknown here, rather than capture something else."""
+        known = {(self._hidden_size,), (self._streams, self._hidden_size)}
+        if stream.shape[0] != len(self._rows) or tuple(stream.shape[2:]) not in known:
+            raise RuntimeError(
+                f"the layers' input has the shape {tuple(stream.shape)}, which is not understood"
+            )
 
 
 class StreamCapture:
@@ -74,12 +90,12 @@ class StreamCapture:
         self._rows: torch.Tensor | None = None
         stream_head_of(model).register_forward_pre_hook(self._hook, with_kwargs=True)
 
-    def take(self) -> torch.Tensor | None:
-        """``[batch x token, streams x hidden]`` of the last forward."""
+    def rows(self) -> torch.Tensor | None:
+        """``[batch x token, streams x hidden]`` of the forward just run, ``None`` outside one."""
         return self._rows
 
     def end(self) -> None:
-        """Forgets the last forward."""
+        """Forgets the forward, whose memory is the model's."""
         self._rows = None
 
     def _hook(self, _module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -5,12 +5,12 @@ Only safetensors shards are accepted: a pickle can run code when it is opened. N
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..sources import SourceError, parse_config
 from .safetensors_header import ShardHeader, read_shard_header
 from .target_error import TargetError
 
@@ -18,7 +18,8 @@ CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "tekken.json")
-MAX_JSON_BYTES = 64 << 20
+MAX_CONFIG_BYTES = 8 << 20
+MAX_INDEX_BYTES = 64 << 20
 _PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 
 
@@ -85,29 +86,23 @@ def read_config(directory: Path, shown: str) -> dict[str, Any]:
     return read_json_object(path, shown)
 
 
-def read_json_object(path: Path, shown: str) -> dict[str, Any]:
-    """A JSON file that holds an object; ``NaN`` and ``Infinity`` are accepted, as transformers writes them.
+def read_json_object(path: Path, shown: str, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
+    """A JSON file that holds an object, within the limits that hold for every config here.
 
     Raises:
         TargetError: ``target_invalid``.
     """
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise TargetError("target_invalid", f"{path.name} of {shown} is too large to be true; check it.")
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        with path.open("rb") as file:
+            return parse_config(file.read(max_bytes + 1), max_bytes=max_bytes).config
+    except SourceError as error:
         raise TargetError(
-            "target_invalid", f"{path.name} of {shown} is not readable as JSON; copy the file anew."
+            "target_invalid", f"{path.name} of {shown}: {error.detail} Copy the file anew."
         ) from error
     except OSError as error:
         raise TargetError(
             "target_invalid", f"{path.name} of {shown} can't be read; check its permissions."
         ) from error
-    if not isinstance(value, dict):
-        raise TargetError(
-            "target_invalid", f"{path.name} of {shown} holds no JSON object; copy the file anew."
-        )
-    return value
 
 
 def local_names(directory: Path) -> frozenset[str]:
@@ -137,7 +132,9 @@ def shard_names(directory: Path, shown: str, present: frozenset[str]) -> tuple[s
     if WEIGHTS_FILE in present:
         return (WEIGHTS_FILE,)
     if INDEX_FILE in present:
-        return _indexed_names(read_json_object(directory / INDEX_FILE, shown), shown, present)
+        return _indexed_names(
+            read_json_object(directory / INDEX_FILE, shown, MAX_INDEX_BYTES), shown, present
+        )
     pickles = sorted(name for name in present if Path(name).suffix in _PICKLE_SUFFIXES)
     if pickles:
         raise TargetError(

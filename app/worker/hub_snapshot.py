@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any
 
+from ..sources import HubMode, SourceError, load_operator_config
 from .checkpoint import (
-    CONFIG_FILE,
     INDEX_FILE,
     Checkpoint,
     has_tokenizer,
@@ -16,8 +17,6 @@ from .checkpoint import (
     shard_names,
 )
 from .target_error import TargetError
-
-HubMode: TypeAlias = Literal["off", "cache", "on"]
 
 _REPO_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
@@ -44,18 +43,18 @@ def find_checkpoint(target: str, revision: str | None, hub: HubMode) -> Checkpoi
     return read_directory(snapshot, target, snapshot.name)
 
 
-def find_config(target: str, revision: str | None, hub: HubMode) -> dict[str, object]:
-    """Only the ``config.json`` of what ``target`` names, as needed of a drafter.
+def find_draft_config(draft: str, hub: HubMode) -> Mapping[str, Any]:
+    """The ``config.json`` of the drafter that ``draft`` names.
 
     Raises:
-        TargetError: as ``find_checkpoint``.
+        TargetError: ``draft_not_found``, ``draft_invalid``, ``hub_unreachable``, ``hub_unauthorized``.
     """
-    directory = Path(target).expanduser()
-    if directory.is_dir() or not is_hub_id(target):
-        return read_config(directory, shown_name(target))
-    if hub == "on":
-        return read_config(_fetch(target, revision, [CONFIG_FILE]), target)
-    return read_config(_cached(target, revision, hub), target)
+    try:
+        return load_operator_config(draft, hub=hub).config
+    except SourceError as error:
+        codes = {"config_invalid": "draft_invalid", "hub_timeout": "hub_unreachable"}
+        code = error.code if error.code.startswith("hub_") else "draft_not_found"
+        raise TargetError(codes.get(error.code, code), f"DRAFT: {error.detail}") from error
 
 
 def shown_name(target: str) -> str:

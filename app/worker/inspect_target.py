@@ -13,7 +13,7 @@ from ..transport.worker_config import WorkerConfig
 from .checkpoint import Checkpoint, read_directory
 from .demo import DEMO_MODEL, demo_target
 from .device import ELEMENT_BYTES, describe_device, free_bytes, resolve_device, resolve_dtype
-from .hub_snapshot import find_checkpoint, find_config
+from .hub_snapshot import find_checkpoint, find_draft_config
 from .safetensors_header import common_float_dtype, loaded_bytes
 from .target import TargetPlan
 from .target_error import TargetError
@@ -88,7 +88,7 @@ def _checkpoint_of(config: WorkerConfig) -> Checkpoint:
 
 
 def _layout_of(config: WorkerConfig, target: Mapping[str, Any], dtype: str, rows: int) -> CaptureLayout:
-    draft = find_config(config.draft, None, config.hub) if config.draft is not None else None
+    draft = find_draft_config(config.draft, config.hub) if config.draft is not None else None
     try:
         return capture_layout(
             target,

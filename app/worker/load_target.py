@@ -15,10 +15,11 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING
 from .decoder import decoder_layers_of, stream_head_of, text_model_of
 from .forward import TransformersTarget
 from .hub_snapshot import fetch_shards
+from .safetensors_header import ShardHeader
 from .target import ProgressCallback, TargetPlan
 from .target_error import TargetError
 from .tokenize import load_tokenizer
-from .weights_progress import ByteCounter, open_shards
+from .weights_progress import ByteCounter, CountedSlice, open_shards
 
 _log = logging.getLogger(__name__)
 
@@ -32,9 +33,10 @@ def load_target(plan: TargetPlan, progress: ProgressCallback) -> TransformersTar
     _quieten()
     config = _build_config(plan)
     model_class = _model_class(config, plan.checkpoint.shown)
-    _check_hooks(model_class, config, plan)
+    skeleton = _build_skeleton(model_class, config, plan.checkpoint.shown)
+    _check_hooks(skeleton, plan)
     checkpoint = fetch_shards(plan.checkpoint)
-    model = _read_weights(model_class, config, plan, checkpoint.headers, progress)
+    model = _read_weights(skeleton, config, plan, checkpoint.headers, progress)
     tokenizer = load_tokenizer(checkpoint.directory) if plan.checkpoint.has_tokenizer else None
     description = msgspec.structs.replace(plan.description, has_tokenizer=tokenizer is not None)
     return TransformersTarget(plan, model, tokenizer, description)
@@ -69,7 +71,16 @@ def _build_config(plan: TargetPlan) -> Any:
 
 
 def _without_code(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key != "auto_map"}
+    return {key: _plain_floats(value) for key, value in config.items() if key != "auto_map"}
+
+
+def _plain_floats(value: Any) -> Any:
+    """Undoes how transformers writes infinities, which JSON lacks: ``{"__float__": "Infinity"}``."""
+    if isinstance(value, dict):
+        if value.keys() == {"__float__"} and value["__float__"] in {"Infinity", "-Infinity", "NaN"}:
+            return float(value["__float__"])
+        return {key: _plain_floats(item) for key, item in value.items()}
+    return [_plain_floats(item) for item in value] if isinstance(value, list) else value
 
 
 def _model_class(config: Any, shown: str) -> Any:
@@ -82,34 +93,39 @@ def _model_class(config: Any, shown: str) -> Any:
     return found[0] if isinstance(found, (list, tuple)) else found
 
 
-def _check_hooks(model_class: Any, config: Any, plan: TargetPlan) -> None:
-    """Builds the model without memory, to find what capture will hook onto before any weight is read."""
+def _build_skeleton(model_class: Any, config: Any, shown: str) -> Any:
+    """The model without memory for its weights: enough to see its parts and the names of its parameters."""
     try:
         with torch.device("meta"):
-            skeleton = text_model_of(model_class(config))
+            return model_class(config)
     except Exception as error:
-        _log.warning("The model of %s can't be built", plan.checkpoint.shown, exc_info=error)
+        _log.warning("The model of %s can't be built", shown, exc_info=error)
         raise TargetError(
             "target_unsupported",
-            f"transformers can't build the model of {plan.checkpoint.shown} ({type(error).__name__}); "
+            f"transformers can't build the model of {shown} ({type(error).__name__}); "
             "check its config.json and that what its quantization needs is installed.",
         ) from error
+
+
+def _check_hooks(skeleton: Any, plan: TargetPlan) -> None:
+    """Finds what capture will hook onto before any weight is read."""
+    text_model = text_model_of(skeleton)
     if plan.layout.source == "aux_layers":
-        decoder_layers_of(skeleton, plan.layout.num_layers)
+        decoder_layers_of(text_model, plan.layout.num_layers)
     elif plan.layout.source == "pre_hc_head":
-        stream_head_of(skeleton)
+        stream_head_of(text_model)
 
 
 def _read_weights(
-    model_class: Any, config: Any, plan: TargetPlan, headers: Any, progress: ProgressCallback
+    skeleton: Any, config: Any, plan: TargetPlan, headers: tuple[ShardHeader, ...], progress: ProgressCallback
 ) -> Any:
     counter = ByteCounter(sum(header.data_bytes for header in headers), progress)
     options: dict[str, Any] = {} if plan.device == "cpu" else {"device_map": {"": plan.device}}
     try:
-        model, info = model_class.from_pretrained(
+        model, info = type(skeleton).from_pretrained(
             None,
             config=config,
-            state_dict=open_shards([header.path for header in headers], counter),
+            state_dict=_named_for(skeleton, open_shards([header.path for header in headers], counter)),
             dtype=getattr(torch, plan.dtype),
             output_loading_info=True,
             **options,
@@ -130,6 +146,22 @@ def _read_weights(
     model.eval()
     model.requires_grad_(requires_grad=False)
     return model
+
+
+def _named_for(skeleton: Any, tensors: dict[str, CountedSlice]) -> dict[str, CountedSlice]:
+    """Tensors of a causal language model under the names of its base model, where those exist.
+
+    transformers does this itself, but after its per-architecture renaming, which then mistakes some names: 5.24 reads
+    ``model.norm.weight`` of DeepSeek V4 as a compressor's norm and leaves the final norm uninitialised.
+    """
+    expected = frozenset(skeleton.state_dict())
+    prefix = f"{skeleton.base_model_prefix}."
+    return {
+        stripped
+        if (stripped := name.removeprefix(prefix)) in expected and stripped not in tensors
+        else name: tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def _check_complete(shown: str, info: dict[str, Any]) -> None:
