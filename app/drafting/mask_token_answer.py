@@ -103,7 +103,7 @@ def answer_mask_token(
         failure.findings = (
             *common,
             *need_findings(detection.method),
-            *null_findings(failure.candidates, config),
+            *null_findings(failure.candidates, normalized),
             *engine_findings(config, normalized.config, detection.method, None, engine),
         )
         raise failure from None
@@ -120,6 +120,7 @@ def answer_mask_token(
         candidates=candidates,
         findings=(
             *_resolution_findings(resolution, source, candidates, config, target),
+            *null_findings(candidates, normalized),
             *common,
             *engine_findings(config, normalized.config, detection.method, resolution.token_id, engine),
         ),
@@ -136,7 +137,7 @@ def _resolution_findings(
     return (
         *id_findings(resolution.token_id, source, config, target),
         *value_findings(resolution.value, resolution.token_id, source),
-        *candidate_findings(candidates, resolution.token_id, config),
+        *candidate_findings(candidates, resolution.token_id),
     )
 
 

@@ -78,9 +78,7 @@ def value_findings(value: object, token_id: int, place: str) -> Iterator[Finding
     )
 
 
-def candidate_findings(
-    candidates: Sequence[Candidate], token_id: int, config: Mapping[str, Any]
-) -> Iterator[Finding]:
+def candidate_findings(candidates: Sequence[Candidate], token_id: int) -> Iterator[Finding]:
     """About the other places that name an id."""
     others = [found for found in candidates if not found.used and _differs(found.value, token_id)]
     if others:
@@ -93,21 +91,20 @@ def candidate_findings(
             fields=tuple(found.source for found in candidates if found.used)
             + tuple(o.source for o in others),
         )
-    yield from null_findings(candidates, config)
 
 
-def null_findings(candidates: Sequence[Candidate], config: Mapping[str, Any]) -> Iterator[Finding]:
-    """About a top-level ``null``, the only one that the order skips."""
-    if "mask_token_id" in config and config["mask_token_id"] is None:
-        used = next((found.source for found in candidates if found.used), None)
-        if used is None or not used.endswith("dflash_config.mask_token_id"):
-            yield Finding(
-                "info",
-                "mask_token_null_skipped",
-                "mask_token_id is null, which vLLM skips at this place and at no other. "
-                "Leave it out or set it to the id.",
-                fields=("mask_token_id",),
-            )
+def null_findings(candidates: Sequence[Candidate], normalized: NormalizedConfig) -> Iterator[Finding]:
+    """About a ``null`` at the top level of the built config, the only one that the order skips."""
+    place = normalized.raw_place("mask_token_id")
+    skipped = any(found.source == place and found.value is None and not found.used for found in candidates)
+    stopped_before = any(found.used and found.source.endswith(READING_ORDER[0]) for found in candidates)
+    if skipped and not stopped_before and "mask_token_id" in normalized.config:
+        yield Finding(
+            "info",
+            "mask_token_null_skipped",
+            f"{place} is null, which vLLM skips at this place and at no other. Leave it out or set it to the id.",
+            fields=(place,),
+        )
 
 
 def format_findings(normalized: NormalizedConfig, engine: EngineRef) -> Iterator[Finding]:
@@ -201,7 +198,7 @@ def engine_findings(
 def duplicate_findings(duplicate_keys: Sequence[str]) -> Iterator[Finding]:
     """About keys that the file names more than once."""
     if duplicate_keys:
-        listed = tuple(dict.fromkeys(duplicate_keys))[:_MOST_DUPLICATES]
+        listed = tuple(key[:64] for key in dict.fromkeys(duplicate_keys))[:_MOST_DUPLICATES]
         yield Finding(
             "warning",
             "duplicate_keys",
