@@ -97,7 +97,7 @@ def _points(pair: Pair, hidden: PlannedHiddenStates) -> Iterator[Finding]:
 def _export(pair: Pair) -> Iterator[Finding]:
     if pair.method != "extract_hidden_states" or pair.engine.name != "vllm":
         return
-    if pair.has_draft and pair.taps.layer_ids is None:
+    if pair.taps.layer_ids is None:
         yield finding("extract_layers_missing", "draft.eagle_aux_hidden_state_layer_ids")
     if pair.request.enable_prefix_caching is not False:
         yield finding("prefix_caching_shortens_rows", "enable_prefix_caching")

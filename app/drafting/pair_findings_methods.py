@@ -89,7 +89,10 @@ def _also(pair: Pair) -> set[str]:
 
 
 def _path(pair: Pair) -> Iterator[Finding]:
-    name = pair.request.draft_name or (pair.request.target_name if not pair.has_draft else None)
+    name = pair.request.draft_name
+    if not pair.has_draft:
+        # vLLM takes the target's path for the draft's when it is told mtp, and no path when it is told nothing.
+        name = pair.request.target_name if pair.asked == "mtp" else None
     if name is None or pair.engine.name != "vllm" or pair.engine_method is None or pair.asked in _KEPT:
         return
     if pair.raw.get("speculators_config") is not None or pair.method in MODEL_FREE:

@@ -74,6 +74,9 @@ def engine_points(pair: Pair) -> tuple[int, ...] | None:
     Source: SGLang 0.5.23: models/llama.py, set_eagle3_layers_to_capture.
     """
     points = pair.taps.capture_points
+    if pair.method == "extract_hidden_states" and pair.taps.layer_ids is None:
+        # An export has no default: the layers must be named.
+        return None
     if points is None or not shifts_eagle3_ids(pair):
         return points
     return tuple(point + 1 for point in points)

@@ -28,7 +28,9 @@ _MOST_TOKENS = 4096
 _SHELL_END = frozenset({"|", "||", ";", "&&", "&"})
 _REDIRECTION = re.compile(r"^\d*(>>?|<)(&?\d*|.*)$")
 _ASSIGNMENT = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*=")
-_IMAGE = re.compile(r"(^|/)vllm[\w.-]*(/[\w.-]+)?(:v?(?P<version>\d+\.\d+(\.\d+)?)[\w.-]*)?$")
+_IMAGE = re.compile(
+    r"(?:[\w.-]+(?::\d+)?/)*[\w.-]*vllm[\w.-]*(?:/[\w.-]+)*(?::v?(?P<version>\d+\.\d+(?:\.\d+)?)?[\w.-]*)?(?:@\S+)?"
+)
 _SHORT_WITH_VALUE = re.compile(r"^-(tp|pp|dp|sc|q|dtp)(\d+|=.*)$")
 _MULTIPLIERS = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -149,8 +151,9 @@ def _command(tokens: list[str]) -> tuple[str, list[str]]:
 
 def _image_command(tokens: list[str]) -> tuple[str, list[str]]:
     for index, word in enumerate(tokens):
-        match = _IMAGE.search(word)
-        if match and index and not word.startswith(("-", ".", "/")) and "=" not in word:
+        # A bare word, as after --name, is no image.
+        match = _IMAGE.fullmatch(word) if "/" in word or ":" in word else None
+        if match and index:
             version = match["version"]
             return f"vllm=={version}" if version else "vllm", _until_shell(tokens[index + 1 :])
     raise VllmArgsError("vllm_args_no_command", "No vLLM image was found in the container command.")
