@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..drafting.layout import CaptureLayout, LayoutError, capture_layout
-from ..drafting.normalize import normalize_drafter_config
 from ..drafting.shapes import as_count, lookup, read_shape
 from ..transport.messages import HiddenStatesLayout, TargetDescription
 from ..transport.worker_config import WorkerConfig
@@ -94,7 +93,7 @@ def _layout_of(config: WorkerConfig, target: Mapping[str, Any], dtype: str, rows
             target,
             capture=config.capture,
             aux_layer_ids=config.aux_layer_ids,
-            draft_config=normalize_drafter_config(draft) if draft is not None else None,
+            draft_config=draft,
             dtype=dtype,
             rows=rows,
         )
