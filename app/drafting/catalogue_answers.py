@@ -227,4 +227,23 @@ ANSWER_ENTRIES = (
         do="Set draft_load_config to decide it.",
         reports=(_LOADERS + "utils.py",),
     ),
+    Entry(
+        code="duplicate_config_keys",
+        happens="The file names a key more than once; the last one wins here, elsewhere perhaps the first.",
+        do="Remove the copies.",
+    ),
+    Entry(
+        code="config_from_cache",
+        severity="info",
+        evidence="run by us",
+        happens="The hub did not answer, so the config is the one that was cached before.",
+        do="Ask again when the hub is back, if it may have changed.",
+    ),
+    Entry(
+        code="generation_config_unavailable",
+        severity="info",
+        evidence="run by us",
+        happens="The hub did not give the generation config, so special tokens named only there are not compared.",
+        do="Ask again when the hub is back.",
+    ),
 )

@@ -1,6 +1,8 @@
 """The catalogue as data, and as the text that docs are made of."""
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,20 @@ def test_docs_list_every_entry_with_its_links():
             assert link in line
     assert "{" not in text
     assert text.count("\n## ") == 3
+
+
+def _codes_in_source():
+    """The code of every ``Finding(severity, code, ...)`` that the package writes as a literal."""
+    for path in sorted((Path(__file__).parents[3] / "app").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                named = {keyword.arg: keyword.value for keyword in node.keywords}
+                code = named.get("code") or (node.args[1] if len(node.args) > 1 else None)
+                if isinstance(code, ast.Constant):
+                    yield code.value
+
+
+def test_findings_worded_elsewhere_are_listed_too():
+    codes = set(_codes_in_source())
+    assert "mask_token_negative" in codes
+    assert codes <= set(ENTRIES)
