@@ -113,7 +113,8 @@ def _touch(mark: Path) -> None:
 def _store(blob: Path, pointer: Path, content: bytes) -> None:
     blob.parent.mkdir(parents=True, exist_ok=True)
     pointer.parent.mkdir(parents=True, exist_ok=True)
-    if not blob.exists():
+    # Another length under the same tag is the rest of a crash.
+    if not blob.exists() or blob.stat().st_size != len(content):
         _write_whole(blob, content)
     if not pointer.exists():
         _point(pointer, blob, content)

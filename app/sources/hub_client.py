@@ -46,8 +46,15 @@ class HubFileTooLargeError(Exception):
 class HubClient:
     """An open client; made by ``hub_client``."""
 
-    def __init__(self, session: Any, environment: HubEnvironment, allows: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        session: Any,
+        headers: dict[str, str],
+        environment: HubEnvironment,
+        allows: Callable[[str], bool],
+    ) -> None:
         self._session = session
+        self._headers = headers
         self._environment = environment
         self._allows = allows
 
@@ -62,7 +69,7 @@ class HubClient:
             msg = f"{name} is not one of the small files"
             raise ValueError(msg)
         url = _file_url(repo_id, name, revision, self._environment.endpoint)
-        headers = _headers()
+        headers = self._headers
         known: dict[str, str] = {}
         for _ in range(MAX_REDIRECTS + 1):
             request = self._session.build_request("GET", url, headers=headers, timeout=None)
@@ -81,11 +88,15 @@ class HubClient:
         raise _not_a_hub("redirects without end")
 
     def _next_hop(self, url: str, location: str, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
-        target = urljoin(url, location)
-        here, there = urlsplit(url), urlsplit(target)
+        try:
+            target = urljoin(url, location)
+            here, there = urlsplit(url), urlsplit(target)
+            same_origin = _origin(here) == _origin(there)
+        except ValueError:
+            raise _not_a_hub("redirects to what is no address") from None
         if there.scheme not in ("http", "https") or (here.scheme, there.scheme) == ("https", "http"):
             raise _not_a_hub("redirects to an address that is not https")
-        if _origin(here) != _origin(there):
+        if not same_origin:
             # Large files lie elsewhere, behind signed addresses; the token is the hub's only.
             return target, {key: value for key, value in headers.items() if key != "authorization"}
         renamed = _repo_in(target, self._environment.endpoint)
@@ -105,14 +116,11 @@ async def hub_client(
     Raises:
         SourceError: ``hub_timeout`` at the deadline; ``hub_unreachable`` when the connection fails or breaks.
     """
-    from huggingface_hub import get_async_session  # noqa: PLC0415 - imported by the environment already
-
     try:
         async with asyncio.timeout_at(deadline):
-            # Reading the system's certificates takes tens of milliseconds, which the loop should not wait for.
-            session = await asyncio.to_thread(get_async_session)
+            session, headers = await asyncio.to_thread(_open_session)
             async with session:
-                yield HubClient(session, environment, allows)
+                yield HubClient(session, headers, environment, allows)
     except TimeoutError:
         raise SourceError(
             "hub_timeout", "The hub did not answer in time; try again later.", retry_after_s=5.0
@@ -144,17 +152,33 @@ def _file_url(repo_id: str, name: str, revision: str, endpoint: str) -> str:
     return hf_hub_url(repo_id, name, revision=revision, endpoint=endpoint)
 
 
-def _headers() -> dict[str, str]:
-    # Documented under this name, though the package forgets to mark it as exported.
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # noqa: PLC0415 - see above
+def _open_session() -> tuple[Any, dict[str, str]]:
+    """The library's client and the headers of each request. Blocks: certificates are read, a token may be refreshed.
+
+    The library's own helper for headers is left alone, since it asks the hub what else to send.
+    """
+    from huggingface_hub import constants, get_async_session, get_token  # noqa: PLC0415 - as above
 
     # Compressed answers could unfold to any size.
-    headers = {**build_hf_headers(library_name="draftport"), "accept-encoding": "identity"}
-    if not headers.get("authorization", "").isprintable() or not headers.get("authorization", "").isascii():
+    headers = {"user-agent": "draftport", "accept-encoding": "identity"}
+    if constants.HF_HUB_USER_AGENT_ORIGIN:
+        headers["user-agent"] += f"; origin/{constants.HF_HUB_USER_AGENT_ORIGIN}"
+    if not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN:
+        try:
+            token = get_token()
+        except Exception:  # noqa: BLE001 - exchanging and refreshing tokens fails in many undocumented ways
+            raise SourceError("hub_unauthorized", "The hub token cannot be had; check HF_TOKEN.") from None
+        if token is not None:
+            headers["authorization"] = f"Bearer {_checked(token)}"
+    return get_async_session(), headers
+
+
+def _checked(token: str) -> str:
+    if not (token.isascii() and token.isprintable()):
         raise SourceError(
             "hub_unauthorized", "The hub token holds characters that no token has; check HF_TOKEN."
         )
-    return headers
+    return token
 
 
 def _metadata(headers: dict[str, str]) -> dict[str, str]:

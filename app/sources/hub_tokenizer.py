@@ -55,12 +55,13 @@ class HubTokenizer:
     def _may_fetch(self, name: str) -> bool:
         if self._settings.hub != "on" or self._environment.offline:
             return False
-        if time.monotonic() < self._not_before.get(name, 0.0) or _on_event_loop():
+        if time.monotonic() < self._not_before.get(name, 0.0) or on_event_loop():
             return False
         return not self._cache.is_absent(self._repo_id, self._commit, name)
 
 
-def _on_event_loop() -> bool:
+def on_event_loop() -> bool:
+    """Whether an event loop runs in this thread, so that blocking would stop everything on it."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

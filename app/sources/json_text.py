@@ -24,6 +24,8 @@ MAX_NUMBER_CHARACTERS: Final = 128
 MAX_ELEMENTS: Final = 1_000_000
 MAX_REPORTED_PATHS: Final = 64
 MAX_PATH_CHARACTERS: Final = 200
+# More objects than paths, since those that a later duplicate replaces are not reported.
+MAX_REMEMBERED_OBJECTS: Final = 256
 _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -162,7 +164,7 @@ class _Notes:
 
     def object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
-        if len(result) != len(pairs):
+        if len(result) != len(pairs) and len(self.repeated) < MAX_REMEMBERED_OBJECTS:
             seen: set[str] = set()
             again: dict[str, None] = {}
             for key, _ in pairs:

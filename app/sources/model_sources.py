@@ -13,6 +13,7 @@ from .errors import SourceError
 from .hub import HubModels
 from .hub_environment import HubEnvironment
 from .hub_load import RunBlocking
+from .hub_tokenizer import on_event_loop
 from .loaded import LoadedModel
 from .local import LocalModels
 from .model_cache import Entry, Key, ModelCache
@@ -100,6 +101,9 @@ class ModelSources:
         known = self.cached(model, revision)
         if known is not None:
             return known
+        if on_event_loop():
+            msg = "load_sync would block the event loop that runs in this thread; await load instead"
+            raise RuntimeError(msg)
         reference = parse_reference(model, revision, legacy_ids=self._legacy_ids)
         entry = asyncio.run(self._fresh_entry((model, revision), reference, _inline))
         return self._kept((model, revision), entry)
@@ -164,7 +168,7 @@ class ModelSources:
     def _hub_interval_s(self, reference: HubReference, model: LoadedModel) -> float:
         codes = {finding.code for finding in model.findings}
         if codes & {"config_from_cache", "generation_config_unavailable"}:
-            return self._settings.hub_error_recheck_s
+            return self._settings.hub_down_recheck_s
         if is_commit(reference.revision):
             return float("inf")
         return self._settings.hub_recheck_s if self._settings.hub == "on" else self._settings.local_recheck_s

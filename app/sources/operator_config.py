@@ -38,7 +38,7 @@ def load_operator_config(
     limits = msgspec.structs.replace(
         settings or SourceSettings(), model_roots=(Path("/"),), hub=hub, hub_allow=()
     )
-    if "\0" not in model:
+    if model and "\0" not in model:
         directory = Path(model).expanduser()
         if directory.is_dir():
             # The real path: "..", links and the working directory are the operator's to use.

@@ -27,6 +27,8 @@ class SourceSettings(Struct, frozen=True, kw_only=True):
         local_recheck_s: seconds for which a local directory, or the hub cache, is taken to be unchanged.
         hub_recheck_s: seconds for which a branch or tag is taken to name the same commit. Commits never change.
         hub_error_recheck_s: seconds for which the hub's refusal is repeated without asking it again.
+        hub_down_recheck_s: seconds for which a cached answer given in the hub's place stands, so that a hub that stalls
+            makes few requests wait for it.
         threads: blocking file reads that may run at the same time.
     """
 
@@ -43,6 +45,7 @@ class SourceSettings(Struct, frozen=True, kw_only=True):
     local_recheck_s: float = 2.0
     hub_recheck_s: float = 300.0
     hub_error_recheck_s: float = 2.0
+    hub_down_recheck_s: float = 30.0
     threads: int = 4
 
     def __post_init__(self) -> None:
