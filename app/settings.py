@@ -129,7 +129,7 @@ class Settings(BaseSettings):
     )
     tls_cert_file: OptionalPath = Field(None, description="TLS certificate chain (PEM)")
     tls_key_file: OptionalPath = Field(None, description="TLS key (PEM)")
-    max_body_bytes: int = Field(4 << 20, ge=1024, le=256 << 20, description="Largest request body, in bytes")
+    max_body_bytes: int = Field(4 << 20, ge=1024, le=15 << 20, description="Largest request body, in bytes")
     max_leases_per_client: int = Field(1024, ge=1, description="Leases that one API client may hold")
     request_timeout_s: float = Field(
         60.0, gt=0, le=600, description="Seconds that a prompt may wait for its hidden states"

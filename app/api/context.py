@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from fastapi import Request
@@ -9,6 +10,7 @@ from fastapi import Request
 from ..sources.model_sources import ModelSources
 from .answer import AnswerCache
 from .auth import TokenFile
+from .lease_book import LeaseBook
 from .metrics import Metrics
 from .worker_link import WorkerLink
 
@@ -22,11 +24,13 @@ class Context:
         link: the worker, or what stands in for it.
         metrics: counters.
         token: the bearer token, ``None`` when everybody may call.
-        answers: encoded metadata answers.
         max_body_bytes: bound on request bodies.
         request_timeout_s: how long a prompt may wait for its hidden states.
         max_leases_per_client: bound on REST leases of one API client.
         expose_region: whether the region descriptor is answered over TCP.
+        answers: encoded metadata answers.
+        leases: REST leases.
+        downloads: bounds how many answers with rows in them are made at a time.
         stopping: set on SIGTERM, shown by ``/readyz``.
     """
 
@@ -39,6 +43,8 @@ class Context:
     max_leases_per_client: int
     expose_region: bool
     answers: AnswerCache = field(default_factory=AnswerCache)
+    leases: LeaseBook = field(default_factory=LeaseBook)
+    downloads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(4))
     stopping: bool = False
 
 

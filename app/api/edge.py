@@ -5,7 +5,6 @@ One plain ASGI class: every ``BaseHTTPMiddleware`` would cost more than a metada
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from typing import Any
@@ -37,16 +36,17 @@ class Edge:
 
     def __init__(self, app: ASGIApp, context: Context) -> None:
         self._app = app
-        self._context = context
+        self.context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         exchange = _Exchange(scope, send, request_id_of(headers))
         reset = request_id.set(exchange.request_id)
-        self._context.metrics.in_flight.inc()
+        self.context.metrics.in_flight.inc()
         try:
             refusal = self._refusal(scope, headers)
             if refusal is not None:
@@ -60,12 +60,12 @@ class Edge:
                 detail = f"Report it with the request id {exchange.request_id}; the log has the cause."
                 await exchange.send_problem(ProblemError("internal_error", detail))
         finally:
-            self._context.metrics.in_flight.dec()
+            self.context.metrics.in_flight.dec()
             self._note(exchange)
             request_id.reset(reset)
 
     def _refusal(self, scope: Scope, headers: Headers) -> ProblemError | None:
-        token = self._context.token
+        token = self.context.token
         if token is None or scope["path"] in PROBES:
             return None
         given = headers.get("authorization")
@@ -78,7 +78,7 @@ class Edge:
         route = exchange.route
         method = exchange.method
         seconds = time.perf_counter() - exchange.started_at
-        metrics = self._context.metrics
+        metrics = self.context.metrics
         metrics.requests.labels(route, method, str(exchange.status), exchange.code).inc()
         metrics.seconds.labels(route, method).observe(seconds)
         level = logging.DEBUG if exchange.path in PROBES else logging.INFO
@@ -87,7 +87,7 @@ class Edge:
                 level,
                 "%s %s %s",
                 method,
-                exchange.path[:256],
+                exchange.logged_path,
                 exchange.status,
                 extra={
                     "route": route,
@@ -112,6 +112,12 @@ class _Exchange:
         self.status = 0
         self.code = ""
         self._replaced = False
+
+    @property
+    def logged_path(self) -> str:
+        """The path as it was sent: percent-encoded, so it can forge no log line."""
+        raw: bytes = self._scope.get("raw_path") or b""
+        return raw[:256].decode("latin-1")
 
     @property
     def route(self) -> str:
@@ -162,8 +168,3 @@ class _Exchange:
         start: dict[str, Any] = {"type": "http.response.start", "status": problem.status, "headers": raw}
         await self._send(start)
         await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
-
-
-def loggable(value: str) -> str:
-    """A string from outside as one line."""
-    return json.dumps(value)[1:-1]

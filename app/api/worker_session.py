@@ -16,10 +16,6 @@ from ..transport.description import Description
 from ..transport.memfd import map_private, map_read_only
 
 
-class RowsGoneError(Exception):
-    """The rows changed or their lease ended while they were being read."""
-
-
 class WorkerSession:
     """What the API process knows of a ready worker.
 
@@ -65,6 +61,10 @@ class WorkerSession:
     async def rows(self, leases: list[wire.LeaseDescriptor]) -> list[Rows]:
         """The bytes of leases that this session holds, copied out of the slab."""
         return [await self._rows(lease) for lease in leases]
+
+    def release(self, lease: wire.LeaseDescriptor) -> None:
+        """Ends this session's hold without waiting for the answer."""
+        self.client.release_soon([lease])
 
     def still_valid(self, lease: wire.LeaseDescriptor, deadline: float) -> bool:
         """Whether rows read until now were those of the lease: same sequence, not expired, worker alive."""

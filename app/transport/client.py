@@ -165,6 +165,11 @@ class WorkerClient:
             data += reply.data
         return bytes(data)
 
+    def release_soon(self, leases: Leases) -> None:
+        """Ends this connection's holds without waiting for the worker's answers."""
+        if not self.closed.is_set():
+            self._release(leases)
+
     def close(self) -> None:
         """Closes the connection, which ends all its holds; idempotent."""
         self._channel.close()
