@@ -1,0 +1,276 @@
+"""One client of the worker's socket: decodes its calls, answers them, and ends with everything it held."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from ..transport import messages as wire
+from ..transport.channel import FrameChannel
+from ..transport.errors import FrameError
+from .call_error import CallError
+from .engine import Engine
+from .jobs import Job
+from .leases import Lease
+from .subscriptions import Subscriptions
+from .target_error import TargetError
+
+if TYPE_CHECKING:
+    from .server import Server
+
+_logger = logging.getLogger(__name__)
+MAX_CALLS_IN_FLIGHT: Final = 1024
+MAX_HELD_LEASES: Final = 65536
+
+
+class Connection:
+    """A connected client, and the holder of what it leases.
+
+    Args:
+        server: the worker.
+        sock: the connected socket.
+        on_end: called once when the connection is gone.
+    """
+
+    def __init__(self, server: Server, sock: socket.socket, on_end: Callable[[Connection], None]) -> None:
+        self._server = server
+        self._on_end = on_end
+        self._greeted = False
+        self._jobs: dict[int, Job] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self.subscriptions = Subscriptions(self)
+        self._calls: dict[type[wire.Request], Callable[[Any], None]] = {
+            wire.Describe: self._describe,
+            wire.Forward: self._forward,
+            wire.Cancel: self._cancel,
+            wire.Hold: self._hold,
+            wire.Renew: self._hold,
+            wire.Release: self._release,
+            wire.Read: self._read,
+            wire.Subscribe: self._subscribe,
+            wire.Stats: self._stats,
+        }
+        self.channel = FrameChannel(sock, self._on_frame, self._on_close)
+
+    @property
+    def client(self) -> str:
+        """The name of this connection's line in the queue."""
+        return f"connection:{id(self):x}"
+
+    def send(self, reply: wire.Reply, descriptors: list[int] | None = None) -> None:
+        """Queues a frame for the client."""
+        try:
+            self.channel.send(wire.encode(reply), descriptors)
+        except FrameError:
+            detail = "The answer is longer than a frame may be; ask for fewer prompts at once."
+            self.channel.send(
+                wire.encode(wire.ErrorReply(id=reply.id, code="request_too_large", detail=detail))
+            )
+
+    def describe_lease(self, lease: Lease) -> wire.LeaseDescriptor:
+        """A lease as this holder sees it."""
+        engine = self._server.engine()
+        placement, region = lease.placement, engine.slab.region
+        expires_in_s = engine.ledger.expires_in_s(lease, self)
+        at = datetime.now(UTC) + timedelta(seconds=expires_in_s)
+        return wire.LeaseDescriptor(
+            lease_id=lease.lease_id,
+            index=lease.index,
+            slot=placement.slot,
+            sequence=placement.sequence,
+            row_start=placement.row_start,
+            num_tokens=placement.num_tokens,
+            byte_offset=engine.slab.byte_offset(placement.slot, placement.row_start),
+            byte_size=placement.num_tokens * region.row_bytes,
+            shape=[placement.num_tokens, region.width],
+            axes=["token", "hidden"],
+            dtype=region.dtype,
+            token_ids=lease.token_ids,
+            expires_at=at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            expires_in_s=expires_in_s,
+        )
+
+    def _on_close(self, error: Exception | None) -> None:
+        if error is not None:
+            _logger.info("a connection ended: %s", error)
+        for task in self._tasks.values():
+            task.cancel()
+        self._server.leave(self)
+        self._on_end(self)
+
+    def _on_frame(self, payload: bytes) -> None:
+        try:
+            request = wire.decode_request(payload)
+        except (msgspec.DecodeError, RecursionError) as error:
+            code = "invalid_request" if isinstance(error, msgspec.ValidationError) else "malformed_frame"
+            detail = f"The frame is no valid call: {error}"[:300]
+            self._fail(wire.request_id_of(payload), CallError(code, detail))
+            return
+        try:
+            self._answer(request)
+        except CallError as error:
+            self._fail(request.id, error)
+        except Exception:
+            _logger.exception("a call failed")
+            self._fail(
+                request.id, CallError("worker_error", "The call failed; the worker's log has the cause.")
+            )
+
+    def _fail(self, request_id: int, error: CallError) -> None:
+        self.send(
+            wire.ErrorReply(
+                id=request_id,
+                code=error.code,
+                detail=error.detail,
+                retry_after_s=error.retry_after_s,
+                field=error.field,
+            )
+        )
+
+    def _answer(self, request: wire.Request) -> None:
+        if isinstance(request, wire.Hello):
+            self._hello(request)
+            return
+        if not self._greeted:
+            raise CallError("hello_first", "Say hello before any other call.")
+        self._calls[type(request)](request)
+
+    def _hello(self, request: wire.Hello) -> None:
+        if request.protocol_version != wire.PROTOCOL_VERSION:
+            detail = (
+                f"This worker speaks protocol version {wire.PROTOCOL_VERSION}, not {request.protocol_version}; "
+                "run reader and worker from the same release."
+            )
+            raise CallError("protocol_unsupported", detail)
+        self._greeted = True
+        self.send(self._server.greeting(request.id))
+
+    def _describe(self, request: wire.Describe) -> None:
+        engine = self._server.engine()
+        reply = wire.DescribeReply(id=request.id, region=engine.slab.region, target=engine.target.description)
+        self.send(reply, engine.slab.descriptors)
+
+    def _hold(self, request: wire.Hold | wire.Renew) -> None:
+        engine = self._server.engine()
+        self._check_held(engine, 1)
+        act = engine.ledger.hold if isinstance(request, wire.Hold) else engine.ledger.renew
+        lease = act(request.lease_id, self, request.lease_ttl_s)
+        self.send(wire.LeaseReply(id=request.id, epoch=self._server.epoch, lease=self.describe_lease(lease)))
+
+    def _release(self, request: wire.Release) -> None:
+        released = self._server.engine().ledger.release(request.lease_id, self)
+        self.send(wire.ReleaseReply(id=request.id, released=released))
+
+    def _subscribe(self, request: wire.Subscribe) -> None:
+        self.subscriptions.add(request)
+        self.send(wire.SubscribeReply(id=request.id, state=self._server.state))
+
+    def _stats(self, request: wire.Stats) -> None:
+        self.send(self._server.stats(request.id))
+
+    def _cancel(self, request: wire.Cancel) -> None:
+        job = self._jobs.get(request.request_id)
+        task = self._tasks.get(request.request_id)
+        cancelled = CallError("cancelled", "The call was cancelled.")
+        if job is not None:
+            self._server.engine().cancel(job, cancelled)
+        elif task is not None:
+            task.cancel()
+            self._fail(request.request_id, cancelled)
+        found = job is not None or task is not None or self.subscriptions.end(request.request_id)
+        self.send(wire.CancelReply(id=request.id, cancelled=found))
+
+    def _forward(self, request: wire.Forward) -> None:
+        engine = self._server.engine()
+        if (request.prompts is None) == (request.prompt_token_ids is None):
+            raise CallError("invalid_request", "Give exactly one of prompts and prompt_token_ids.")
+        prompts = request.prompts or request.prompt_token_ids
+        if not prompts:
+            raise CallError("empty_prompt", "Give at least one prompt.")
+        self._check_in_flight(request.id)
+        self._check_held(engine, len(prompts))
+        if request.prompt_token_ids is not None:
+            self._submit(engine, request, request.prompt_token_ids)
+        else:
+            self._start(request.id, self._encode_and_submit(engine, request))
+
+    async def _encode_and_submit(self, engine: Engine, request: wire.Forward) -> None:
+        try:
+            prompts = await asyncio.to_thread(engine.target.encode, request.prompts or [])
+        except TargetError as error:
+            raise CallError(error.code, error.detail) from None
+        del self._tasks[request.id]
+        self._submit(engine, request, prompts)
+
+    def _submit(self, engine: Engine, request: wire.Forward, prompts: list[list[int]]) -> None:
+        def answer(result: list[Lease] | CallError) -> None:
+            self._jobs.pop(request.id, None)
+            if isinstance(result, CallError):
+                self._fail(request.id, result)
+                return
+            leases = [self.describe_lease(lease) for lease in result]
+            self.send(wire.ForwardReply(id=request.id, epoch=self._server.epoch, leases=leases))
+
+        self._jobs[request.id] = engine.submit(
+            prompts,
+            holder=self,
+            client=request.client or self.client,
+            ttl_s=request.lease_ttl_s,
+            deadline_s=request.deadline_s,
+            answer=answer,
+        )
+
+    def _read(self, request: wire.Read) -> None:
+        engine = self._server.engine()
+        lease = engine.ledger.find(request.lease_id)
+        size = lease.placement.num_tokens * engine.slab.region.row_bytes
+        start = min(request.offset, size)
+        length = min(request.max_bytes, size - start)
+        at = engine.slab.byte_offset(lease.placement.slot, lease.placement.row_start) + start
+        if engine.slab.region.kind == "memfd":
+            data = engine.slab.read(at, length)
+            self.send(wire.ReadReply(id=request.id, offset=start, byte_size=size, data=data))
+            return
+        self._check_in_flight(request.id)
+
+        async def copy() -> None:
+            data = await asyncio.to_thread(engine.slab.read, at, length)
+            engine.ledger.find(request.lease_id)  # it must have stood until the copy was made
+            self.send(wire.ReadReply(id=request.id, offset=start, byte_size=size, data=data))
+
+        self._start(request.id, copy())
+
+    def _start(self, request_id: int, work: object) -> None:
+        """Runs what would block the loop, as a task that ends with the connection."""
+
+        async def run() -> None:
+            try:
+                await work  # type: ignore[misc]  # a coroutine
+            except CallError as error:
+                self._fail(request_id, error)
+            except Exception:
+                _logger.exception("a call failed")
+                failed = CallError("worker_error", "The call failed; the worker's log has the cause.")
+                self._fail(request_id, failed)
+            finally:
+                self._tasks.pop(request_id, None)
+
+        self._tasks[request_id] = asyncio.create_task(run())
+
+    def _check_in_flight(self, request_id: int) -> None:
+        if request_id in self._jobs or request_id in self._tasks:
+            raise CallError("invalid_request", "A call of this id is still unanswered; number calls anew.")
+        if len(self._jobs) + len(self._tasks) >= MAX_CALLS_IN_FLIGHT:
+            detail = f"{MAX_CALLS_IN_FLIGHT} calls of this connection are unanswered; wait for some."
+            raise CallError("overloaded", detail, retry_after_s=1.0)
+
+    def _check_held(self, engine: Engine, more: int) -> None:
+        if engine.ledger.held_by(self) + more > MAX_HELD_LEASES:
+            detail = f"A connection may hold {MAX_HELD_LEASES} leases; release some."
+            raise CallError("overloaded", detail, retry_after_s=1.0)

@@ -1,0 +1,171 @@
+"""The worker's socket: accepts clients, and answers what needs no model while there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from ..transport import messages as wire
+from .call_error import CallError
+from .connection import Connection
+from .engine import Counters, Engine
+from .leases import Lease
+
+_logger = logging.getLogger(__name__)
+MAX_CONNECTIONS: Final = 256
+LOADING_RETRY_S: Final = 2.0
+BACKLOG: Final = 128
+ACCEPT_PAUSE_S: Final = 0.5
+
+
+class Server:
+    """Everything that clients see of this worker.
+
+    Attributes:
+        epoch: 128 random bits in hexadecimal, new with every start.
+        state: what the worker is doing.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = secrets.token_hex(16)
+        self.state = wire.WorkerState("starting")
+        self._engine: Engine | None = None
+        self._connections: set[Connection] = set()
+        self._listener: socket.socket | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call is waiting for rows."""
+        return self._engine is None or not self._engine.busy
+
+    @property
+    def holding(self) -> bool:
+        """Whether anybody holds a lease."""
+        return self._engine is not None and len(self._engine.ledger) > 0
+
+    def set_state(self, state: wire.WorkerState) -> None:
+        """Notes and tells what the worker is doing."""
+        if state == self.state:
+            return
+        self.state = state
+        for connection in list(self._connections):
+            connection.subscriptions.state_changed(state)
+
+    def set_engine(self, engine: Engine) -> None:
+        """From now on calls that need the model are answered."""
+        self._engine = engine
+
+    def engine(self) -> Engine:
+        """The engine of a ready worker.
+
+        Raises:
+            CallError: ``worker_unavailable`` with what the worker is doing.
+        """
+        if self._engine is None or self.state.state == "stopping":
+            detail = f"The worker is {self.state.state}; try again."
+            raise CallError("worker_unavailable", detail, retry_after_s=LOADING_RETRY_S)
+        return self._engine
+
+    def greeting(self, request_id: int) -> wire.HelloReply:
+        """The answer to ``hello``."""
+        return wire.HelloReply(
+            id=request_id,
+            protocol_version=wire.PROTOCOL_VERSION,
+            epoch=self.epoch,
+            worker_pid=os.getpid(),
+            state=self.state,
+        )
+
+    def stats(self, request_id: int) -> wire.StatsReply:
+        """Counters and gauges; zeros while there is no model."""
+        engine = self._engine
+        counters = Counters() if engine is None else engine.counters
+        return wire.StatsReply(
+            id=request_id,
+            steps=counters.steps,
+            tokens=counters.tokens,
+            prompts=counters.prompts,
+            forwards=counters.forwards,
+            rejected=counters.rejected,
+            cancelled=counters.cancelled,
+            leases_active=0 if engine is None else len(engine.ledger),
+            leases_expired=0 if engine is None else engine.ledger.expired,
+            slots_total=0 if engine is None else engine.slab.region.slots,
+            slots_leased=0 if engine is None else engine.ledger.slots_leased,
+            queue_depth=0 if engine is None else len(engine.queue),
+            queue_tokens=0 if engine is None else engine.queue.tokens,
+            connections=len(self._connections),
+            step_seconds_total=counters.step_seconds,
+            rows_capacity_total=counters.capacity,
+        )
+
+    def published(self, step: int, leases: list[Lease]) -> None:
+        """Tells followers of new rows."""
+        engine = self.engine()
+        for connection in list(self._connections):
+            connection.subscriptions.published(engine.ledger, self.epoch, step, leases)
+
+    def leave(self, connection: Connection) -> None:
+        """A connection is gone."""
+        if self._engine is not None:
+            self._engine.leave(connection)
+
+    def serve_connection(self, sock: socket.socket, on_end: Callable[[], None] = lambda: None) -> None:
+        """Serves a connected socket."""
+
+        def ended(connection: Connection) -> None:
+            self._connections.discard(connection)
+            on_end()
+
+        self._connections.add(Connection(self, sock, ended))
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accepts clients from a bound socket."""
+        listener.setblocking(False)  # noqa: FBT003 - the standard library's own signature
+        listener.listen(BACKLOG)
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener, self._accept)
+
+    def stop_listening(self) -> None:
+        """Accepts no more clients."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def close(self) -> None:
+        """Hangs up on everybody and ends the model's thread."""
+        self.stop_listening()
+        for connection in list(self._connections):
+            connection.channel.close()
+        if self._engine is not None:
+            self._engine.stop()
+
+    def _accept(self) -> None:
+        listener = self._listener
+        if listener is None:
+            return
+        try:
+            sock, _ = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no descriptors left: let clients wait instead of spinning
+            _logger.warning("cannot accept a client: %s", error)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
+            return
+        if len(self._connections) >= MAX_CONNECTIONS:
+            _logger.warning("refusing a client: %s are connected", MAX_CONNECTIONS)
+            sock.close()
+            return
+        self.serve_connection(sock)
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
