@@ -1,0 +1,42 @@
+# Everything runs in .venv, which is made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+CONSTRAINTS ?= constraints-cpu.txt
+
+.PHONY: install serve test lint format bench gpu-test clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Draftport needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS) --editable '.[worker,dev]'
+	touch $(STAMP)
+
+serve: install
+	$(BIN)/draftport serve
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install
+	$(BIN)/python -m bench
+
+# Exits 77 where there is no CUDA device.
+gpu-test: install
+	$(BIN)/python tests/gpu/run.py
+
+clean:
+	rm -rf $(VENV)
