@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from .transport.socket_path import SOCKET_NAME, default_runtime_dir
 
 ENV_PREFIX = "DRAFTPORT_"
 
@@ -39,14 +40,6 @@ OptionalSize = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_em
 Roots = Annotated[list[Annotated[Path, AfterValidator(_absolute)]], NoDecode, _split(":")]
 Patterns = Annotated[list[str], NoDecode, _split(",")]
 LayerIds = Annotated[list[int] | None, NoDecode, BeforeValidator(_empty_is_none), _split(",")]
-
-
-def default_runtime_dir() -> Path:
-    """``$XDG_RUNTIME_DIR/draftport``, else a per-user directory below the temporary directory."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base:
-        return Path(base) / "draftport"
-    return Path(tempfile.gettempdir()) / f"draftport-{os.getuid()}"
 
 
 def default_cache_dir() -> Path:
@@ -145,7 +138,7 @@ class Settings(BaseSettings):
     @property
     def socket_path(self) -> Path:
         """The worker's unix socket."""
-        return self.runtime_dir / "worker.sock"
+        return self.runtime_dir / SOCKET_NAME
 
     @model_validator(mode="after")
     def _tls_needs_both_files(self) -> Settings:
