@@ -186,6 +186,8 @@ class Stub:
     def on_forward(self, channel, connection, request):
         if request.prompts is not None:
             return self.order(channel, connection, request)
+        if sum(map(len, request.prompt_token_ids)) > self.true_region.rows_per_slot:
+            return wire.ErrorReply(id=request.id, code="prompt_too_long", detail="x" * 300_000)
         leases = self.publish(connection, request.prompt_token_ids, request.lease_ttl_s)
         if leases is None:
             return wire.ErrorReply(

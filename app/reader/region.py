@@ -25,6 +25,7 @@ from ..transport.errors import (
 )
 from ..transport.memfd import map_read_only
 from ..transport.region import RegionDescriptor
+from ..transport.socket_path import default_socket_path
 from .connection import Connection, Deadline
 from .lease import Lease
 from .mapping import Mapping, mapping_of
@@ -47,27 +48,29 @@ class Region:
     """
 
     def __init__(
-        self, connection: Connection, description: Description, mapping: Mapping, timeout_s: float
+        self,
+        connection: Connection,
+        description: wire.DescribeReply,
+        control_page: ControlPageReader,
+        mapping: Mapping,
+        timeout_s: float,
     ) -> None:
         self.connection = connection
-        self.descriptor: RegionDescriptor = description.reply.region
-        self.target: wire.TargetDescription = description.reply.target
+        self.descriptor: RegionDescriptor = description.region
+        self.target: wire.TargetDescription = description.target
         self.mapping = mapping
         self.timeout_s = timeout_s
         self.closed = False
-        page = map_read_only(description.control_fd, self.descriptor.control_byte_size)
-        self.control_page = ControlPageReader(memoryview(page))
-        if (self.control_page.epoch, self.control_page.slots) != (
-            self.descriptor.epoch,
-            self.descriptor.slots,
-        ):
-            raise ValueError("the control page belongs to another region")
+        self.control_page = control_page
 
     @classmethod
     def attach(
-        cls, path: str | os.PathLike[str], *, timeout_s: float = 10.0, client_name: str = ""
+        cls, path: str | os.PathLike[str] | None = None, *, timeout_s: float = 10.0, client_name: str = ""
     ) -> Region:
         """Connects to the worker's socket and maps its slab, waiting for a worker that is still loading.
+
+        Without a ``path`` the socket is looked for where the service puts it: below ``$DRAFTPORT_RUNTIME_DIR``, else
+        below ``$XDG_RUNTIME_DIR/draftport`` or the per-user directory.
 
         Raises:
             ConnectionLostError: nobody listened at ``path`` for ``timeout_s`` seconds, or the worker hung up.
@@ -78,14 +81,15 @@ class Region:
         if sys.platform != "linux":
             raise UnsupportedTransportError("slabs are shared on Linux only; use the REST interface here")
         deadline = Deadline(timeout_s)
-        connection = Connection(_connected(path, deadline))
+        connection = Connection(_connected(path if path is not None else default_socket_path(), deadline))
         try:
             hello = wire.Hello(id=0, protocol_version=wire.PROTOCOL_VERSION, client_name=client_name)
             connection.call(hello, wire.HelloReply, deadline)
             with _described(connection, deadline) as description:
                 connection.refuse_descriptors()
+                page = _control_page(description)
                 mapping = mapping_of(description.reply.region, description.slab_fd)
-                return cls(connection, description, mapping, timeout_s)
+            return cls(connection, description.reply, page, mapping, timeout_s)
         except ValueError as error:
             connection.close()
             raise UnsupportedTransportError(f"the worker's region cannot be mapped: {error}") from error
@@ -249,6 +253,14 @@ def _described(connection: Connection, deadline: Deadline) -> Description:
             _pause(deadline, error)
         else:
             return description_of(reply, connection.take_descriptors())
+
+
+def _control_page(description: Description) -> ControlPageReader:
+    region = description.reply.region
+    page = ControlPageReader(map_read_only(description.control_fd, region.control_byte_size))
+    if (page.epoch, page.slots) != (region.epoch, region.slots):
+        raise ValueError("the control page belongs to another region")
+    return page
 
 
 def _pause(deadline: Deadline, why: Exception) -> None:

@@ -82,23 +82,27 @@ def check_sealed(fd: int, byte_size: int) -> None:
         raise ValueError("the descriptor's memory is shorter than announced")
 
 
-def map_read_only(fd: int, byte_size: int) -> mmap.mmap:
-    """Maps the first ``byte_size`` bytes shared and read-only."""
-    return mmap.mmap(fd, byte_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+def map_read_only(fd: int, byte_size: int) -> memoryview:
+    """Maps the first ``byte_size`` bytes shared and read-only; unmapped with the last view of them."""
+    view = _mapped(fd, 0, byte_size, mmap.PROT_READ, mmap.MAP_SHARED)
+    return memoryview(view).cast("B").toreadonly()
 
 
 def map_private(fd: int, byte_offset: int, byte_size: int) -> ctypes.Array[ctypes.c_ubyte]:
     """Maps a range copy-on-write and returns it as a buffer that unmaps itself with its last view.
 
     An in-place operation on a tensor over it changes this process's private page, never the slab: PyTorch has no
-    read-only tensors, and on a read-only mapping such a slip would end the process with SIGSEGV. Python's own ``mmap``
-    duplicates the descriptor for each mapping, which thousands of live tensors could not afford.
+    read-only tensors, and on a read-only mapping such a slip would end the process with SIGSEGV.
     """
+    return _mapped(fd, byte_offset, byte_size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE)
+
+
+def _mapped(fd: int, byte_offset: int, byte_size: int, prot: int, flags: int) -> ctypes.Array[ctypes.c_ubyte]:
+    """Maps without Python's ``mmap``, which keeps a descriptor for each mapping: thousands of live tensors could not."""
     start = byte_offset // mmap.PAGESIZE * mmap.PAGESIZE
     lead = byte_offset - start
     length = max(lead + byte_size, 1)
-    prot = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _libc.mmap(None, length, prot, mmap.MAP_PRIVATE, fd, start)
+    address = _libc.mmap(None, length, prot, flags, fd, start)
     if address == _MAP_FAILED or address is None:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

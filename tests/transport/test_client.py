@@ -180,7 +180,7 @@ def test_describe_hands_over_descriptors_that_map(run, stub, descriptors):
                     slab = map_read_only(description.slab_fd, region.byte_size)
                     worker.slab.memory.buffer[5:7] = b"hi"
                     assert slab[5:7] == b"hi"
-                    slab.close()
+                    slab.release()
             both = await asyncio.gather(client.describe(), client.describe())
             for description in both:
                 assert os.fstat(description.slab_fd).st_size == worker.region.byte_size

@@ -20,7 +20,7 @@ def page():
 
 
 def reader_of(page):
-    return ControlPageReader(memoryview(map_read_only(page.read_only_fd, page.byte_size)))
+    return ControlPageReader(map_read_only(page.read_only_fd, page.byte_size))
 
 
 def test_readers_see_what_was_stored(page):
@@ -59,7 +59,7 @@ WATCH = """
 import sys
 from app.transport.control_page import ControlPageReader
 from app.transport.memfd import map_read_only
-reader = ControlPageReader(memoryview(map_read_only(int(sys.argv[1]), int(sys.argv[2]))))
+reader = ControlPageReader(map_read_only(int(sys.argv[1]), int(sys.argv[2])))
 print("watching", flush=True)
 reads, changes, last = 0, 0, None
 while True:

@@ -28,6 +28,8 @@ def test_readers_see_what_the_worker_writes(memory):
     shared = map_read_only(memory.read_only_fd, memory.byte_size)
     memory.buffer[1_000_000:1_000_005] = b"hello"
     assert shared[1_000_000:1_000_005] == b"hello"
+    with pytest.raises(TypeError, match="read-only"):
+        shared[0] = 1
 
 
 def test_a_reader_can_neither_write_nor_resize(memory):
