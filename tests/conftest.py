@@ -1,4 +1,4 @@
-"""Fixtures that several rooms use: the stub worker as a process of its own."""
+"""Fixtures that several rooms use: the stub worker and the real service as processes of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from service import Service
 
 _TESTS = Path(__file__).parent
 
@@ -70,3 +71,34 @@ def count_descriptors() -> int:
 def descriptors():
     """Counts this process's open descriptors."""
     return count_descriptors
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory):
+    """The service with its demo target, ready; shared: tests leave no lease behind and kill nothing."""
+    running = Service(tmp_path_factory.mktemp("service"), EXPOSE_REGION="true", LOG_FORMAT="json")
+    yield running.wait_worker()
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def cache_dir(service):
+    """The cache that has the demo target already."""
+    return service.environment["DRAFTPORT_CACHE_DIR"]
+
+
+@pytest.fixture
+def start_service(tmp_path, cache_dir):
+    """``start_service(WORKER="off", ...) -> Service``: one of the test's own; ended with the test."""
+    started = []
+
+    def start(**settings):
+        directory = tmp_path / f"service-{len(started)}"
+        directory.mkdir()
+        running = Service(directory, **{"CACHE_DIR": cache_dir, "LOG_FORMAT": "json"} | settings)
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.close()
