@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,9 +70,22 @@ def check(settings: Settings) -> None:
             "A hub token is set, so callers could read private configs: set DRAFTPORT_HUB_ALLOW to the repos that "
             "may be asked for, or DRAFTPORT_TOKEN_FILE, or remove the hub token."
         )
+    _check_tls(settings)
     for root in settings.model_roots:
         if not root.is_dir():
             _logger.warning("the model root %s is no directory (yet)", root)
+
+
+def _check_tls(settings: Settings) -> None:
+    if settings.tls_cert_file is None or settings.tls_key_file is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert_file, settings.tls_key_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise StartError(
+            f"DRAFTPORT_TLS_CERT_FILE and DRAFTPORT_TLS_KEY_FILE cannot be used ({error.strerror or error}): "
+            "give a readable PEM chain and its key."
+        ) from None
 
 
 def _has_hub_token() -> bool:

@@ -19,16 +19,21 @@ def run(prompts: list[str], *, socket: str | None, as_json: bool) -> int:
     try:
         with Region.attach(path) as region:
             rows = [_summary(lease) for lease in region.forward(prompts=prompts)]
-    except TransportError as error:
-        detail = getattr(error, "detail", None) or str(error)
-        sys.stderr.write(f"draftport: {detail}\n")
-        return COULD_NOT_ANSWER
+    except (TransportError, TimeoutError) as error:
+        return _failed(getattr(error, "detail", None) or str(error))
+    except ImportError:
+        return _failed("PyTorch is needed to look at rows: install draftport[worker].")
     if as_json:
         print_json(rows)
     else:
         for row in rows:
             print_fields(row)
     return SOUND
+
+
+def _failed(detail: str) -> int:
+    sys.stderr.write(f"draftport: {detail}\n")
+    return COULD_NOT_ANSWER
 
 
 def _summary(lease: Lease) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..drafting.load_config import LoadConfigError, parse_load_config
 from ..drafting.load_config_answer import answer_load_config
 from ..drafting.mask_token import MaskTokenError
 from ..drafting.mask_token_answer import answer_mask_token
-from ..drafting.methods import detect_method
+from ..drafting.methods import METHODS, detect_method
 from ..sources.errors import SourceError
 from ..sources.json_text import duplicate_key_findings, parse_config
 from ..sources.operator_config import load_operator_config
@@ -86,6 +86,8 @@ def load_config(
     model: str | None, question: LoadConfigQuestion, *, revision: str | None, as_json: bool
 ) -> int:
     """Prints the draft's load config; the exit status."""
+    if question.method is not None and question.method not in METHODS:
+        return _failed(f"There is no method {question.method}; give one of {', '.join(METHODS)}.")
     try:
         named = None if model is None else read_named(model, revision)
         config = None if named is None else named.config
