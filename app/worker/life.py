@@ -73,6 +73,8 @@ class Life:
             engine_parts = self._load_target(loop)
         except TargetError as error:
             self._fail_soon(loop, error)
+        except ModuleNotFoundError as error:
+            self._fail_soon(loop, _not_installed(error))
         except Exception:
             _logger.exception("loading failed")
             broken = TargetError("worker_error", "Loading the target failed; the worker's log has the cause.")
@@ -138,6 +140,14 @@ class Life:
     def _end(self, status: int) -> None:
         if not self._status.done():
             self._status.set_result(status)
+
+
+def _not_installed(error: ModuleNotFoundError) -> TargetError:
+    detail = (
+        f"The worker needs the package {error.name}, which is not installed: install draftport[worker], or set "
+        "DRAFTPORT_WORKER=off to answer metadata only."
+    )
+    return TargetError("worker_not_installed", detail)
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, act: object) -> None:
