@@ -26,6 +26,9 @@ class SpawnConnector:
     behind.
     """
 
+    longest_back_off_s = 30.0
+    waiting = "It ended"
+
     def __init__(self, config: WorkerConfig) -> None:
         self._config = config
         self._process: asyncio.subprocess.Process | None = None

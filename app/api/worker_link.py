@@ -17,12 +17,19 @@ from .worker_session import WorkerSession
 _logger = logging.getLogger(__name__)
 RETRY_AFTER_S = 2.0
 FIRST_BACK_OFF_S = 0.5
-LONGEST_BACK_OFF_S = 30.0
 HEALTHY_AFTER_S = 60.0
 
 
 class Connector(Protocol):
-    """How to come by a worker."""
+    """How to come by a worker.
+
+    Attributes:
+        longest_back_off_s: seconds between two attempts, at most.
+        waiting: what to say while waiting for the next attempt.
+    """
+
+    longest_back_off_s: float
+    waiting: str
 
     async def connect(self) -> WorkerClient:
         """A connection that has said hello; ``ConnectionLostError`` or ``OSError`` when there is none."""
@@ -39,7 +46,7 @@ class WorkerLink:
 
     Args:
         connector: ``None``: there is no worker, and never will be.
-        on_restart: called each time the worker is started again.
+        on_restart: called each time a worker takes the place of one that was lost.
     """
 
     def __init__(self, connector: Connector | None, on_restart: Callable[[], object] = lambda: None) -> None:
@@ -47,6 +54,7 @@ class WorkerLink:
         self._on_restart = on_restart
         self._session: WorkerSession | None = None
         self._task: asyncio.Task[None] | None = None
+        self._had_one = False
         detail = "DRAFTPORT_WORKER=off: this process answers metadata only."
         self.state = (
             wire.WorkerState("disabled", detail) if connector is None else wire.WorkerState("starting")
@@ -119,15 +127,18 @@ class WorkerLink:
                 return
             if loop.time() - began > HEALTHY_AFTER_S:
                 back_off_s = FIRST_BACK_OFF_S
+            state: wire.WorkerStateName = "restarting" if self._had_one else "starting"
             self.set_state(
-                wire.WorkerState("restarting", f"It ended; the next start is in {back_off_s:g} s.")
+                wire.WorkerState(state, f"{connector.waiting}; the next attempt is in {back_off_s:g} s.")
             )
             await asyncio.sleep(back_off_s)
-            back_off_s = min(back_off_s * 2, LONGEST_BACK_OFF_S)
-            self._on_restart()
+            back_off_s = min(back_off_s * 2, connector.longest_back_off_s)
 
     async def _live_once(self, connector: Connector) -> None:
         client = await connector.connect()
+        if self._had_one:
+            self._on_restart()
+        self._had_one = True
         watch = _StateWatch(self, client)
         try:
             subscription = await client.subscribe(["state"], on_event=watch.on_event)
@@ -187,7 +198,10 @@ class _StateWatch:
 
 
 class SocketConnector:
-    """Attaches to a worker that somebody else runs, by its socket."""
+    """Attaches to a worker that somebody else runs, by its socket; which of the two starts first does not matter."""
+
+    longest_back_off_s = 2.0
+    waiting = "No worker listens on the socket"
 
     def __init__(self, path: str) -> None:
         self._path = path
