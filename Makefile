@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONSTRAINTS ?= constraints-cpu.txt
 
-.PHONY: install serve test lint format bench gpu-test clean
+.PHONY: install serve test chaos lint format bench gpu-test clean
 
 install: $(STAMP)
 
@@ -20,6 +20,10 @@ serve: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# Ten minutes of kills, pauses and hostile clients; `make test` has a short form.
+chaos: install
+	CHAOS_SECONDS=$${CHAOS_SECONDS:-600} $(BIN)/python -m pytest tests/chaos/test_storm.py
 
 lint: install
 	$(BIN)/ruff format --check .

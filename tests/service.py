@@ -46,17 +46,26 @@ def clean_environment(directory: Path) -> dict[str, str]:
 class Service:
     """``draftport serve`` with settings as keyword arguments: ``Service(directory, WORKER="off")``."""
 
-    def __init__(self, directory: Path, *, wait: bool = True, **settings: object) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        wait: bool = True,
+        port: int | None = None,
+        code: Path | None = None,
+        **settings: object,
+    ) -> None:
         self.directory = directory
-        self.port = free_port()
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = clean_environment(directory) | {
             f"DRAFTPORT_{name}": str(value) for name, value in settings.items()
         }
+        self.environment["PYTHONPATH"] = str(code or ROOT)
         self.socket_path = Path(self.environment["DRAFTPORT_RUNTIME_DIR"]) / "worker.sock"
         self.log_path = directory / f"service-{self.port}.log"
         self.started_at = time.monotonic()
-        with self.log_path.open("wb") as log:
+        with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "app.cli", "serve", "--port", str(self.port)],
                 env=self.environment,
