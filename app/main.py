@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from .api import docs, hidden_states, load_config, mask_token, openapi, probes
+from .api import docs, drafting_plan, hidden_states, load_config, mask_token, openapi, probes
 from .api.auth import TokenFile
 from .api.body import invalid_fields
 from .api.context import Context
@@ -65,7 +65,7 @@ def create_app(settings: Settings) -> ASGIApp:
         telemetry=None,
     )
     app.state.context = context
-    for module in (probes, mask_token, load_config, hidden_states):
+    for module in (probes, mask_token, load_config, drafting_plan, hidden_states):
         app.include_router(module.router)
     docs.install(app)
     openapi.install(app)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from ..sources.json_text import parse_json_body
+from ..sources.json_text import ParsedBody, parse_json_body
 from .problem import FieldProblem, ProblemError, invalid
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -19,11 +19,11 @@ class JsonBody:
     """A parsed body.
 
     Attributes:
-        value: the JSON object.
+        value: the JSON object or array.
         duplicate_keys: dotted paths of keys that it repeats.
     """
 
-    def __init__(self, value: dict[str, Any], duplicate_keys: tuple[str, ...]) -> None:
+    def __init__(self, value: Any, duplicate_keys: tuple[str, ...]) -> None:
         self.value = value
         self.duplicate_keys = duplicate_keys
 
@@ -76,18 +76,38 @@ async def read_json(request: Request, max_bytes: int, *, config_fields: tuple[st
     Raises:
         ProblemError: ``malformed_json``, ``invalid_request``, ``request_too_large``.
     """
-    data = await read_body(request, max_bytes)
-    parsed = parse_json_body(data, max_depth=MAX_DEPTH)
+    parsed = parse_json_body(await read_body(request, max_bytes), max_depth=MAX_DEPTH)
     if not isinstance(parsed.value, dict):
         raise ProblemError("invalid_request", "The body must be a JSON object.")
-    prefixes = tuple(f"{field}." for field in config_fields)
+    _refuse_outside(parsed, tuple(f"{field}." for field in config_fields))
+    return JsonBody(parsed.value, parsed.duplicate_keys)
+
+
+async def read_json_list(
+    request: Request, max_bytes: int, max_items: int, *, config_fields: tuple[str, ...] = ()
+) -> JsonBody:
+    """The body as a JSON array of at most ``max_items``; ``config_fields`` are paths within an item.
+
+    Raises:
+        ProblemError: as ``read_json``.
+    """
+    parsed = parse_json_body(await read_body(request, max_bytes), max_depth=MAX_DEPTH + 1)
+    if not isinstance(parsed.value, list):
+        raise ProblemError("invalid_request", "The body must be a JSON array of requests.")
+    if not 1 <= len(parsed.value) <= max_items:
+        raise ProblemError("invalid_request", f"Send 1 to {max_items} requests at a time.")
+    indices = range(len(parsed.value))
+    _refuse_outside(parsed, tuple(f"{index}.{field}." for index in indices for field in config_fields))
+    return JsonBody(parsed.value, parsed.duplicate_keys)
+
+
+def _refuse_outside(parsed: ParsedBody, prefixes: tuple[str, ...]) -> None:
     for path in parsed.nonfinite_paths:
         if not path.startswith(prefixes):
             raise invalid(path, "NaN and Infinity are allowed inside configs only.", "not_finite")
     for path in parsed.duplicate_keys:
         if not path.startswith(prefixes):
             raise invalid(path, "The field is given twice; give it once.", "duplicate")
-    return JsonBody(parsed.value, parsed.duplicate_keys)
 
 
 def validated(model: type[_Model], value: Any) -> _Model:
@@ -109,8 +129,13 @@ def invalid_fields(errors: Any) -> ProblemError:
         place = [part for part in error["loc"] if part not in ("body", "query", "path", "header")]
         field = ".".join(str(part)[:100] for part in place)
         code = {"extra_forbidden": "unknown_field"}.get(error["type"], error["type"])
-        detail = "There is no such field." if code == "unknown_field" else f"{error['msg']}."
+        detail = "There is no such field." if code == "unknown_field" else _sentence(error["msg"])
         problems.append(FieldProblem(field, code, detail))
     first = problems[0]
     where = f"{first.field}: " if first.field else ""
     return ProblemError("invalid_request", f"{where}{first.detail}", errors=problems)
+
+
+def _sentence(message: str) -> str:
+    text = message.removeprefix("Value error, ")
+    return f"{text[:1].upper()}{text[1:]}."

@@ -10,6 +10,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from .plan_schemas import DraftingPlanRequest
 from .problem import MEDIA_TYPE, PROBLEMS
 from .schemas import (
     HiddenStatesRequest,
@@ -21,7 +22,7 @@ from .schemas import (
 
 _REF = "#/components/schemas/{model}"
 _BODIES: tuple[type[BaseModel], ...] = (
-    MaskTokenRequest, LoadConfigRequest, HiddenStatesRequest, RenewRequest, ProblemDoc,
+    MaskTokenRequest, LoadConfigRequest, DraftingPlanRequest, HiddenStatesRequest, RenewRequest, ProblemDoc,
 )  # fmt: skip
 
 
@@ -29,6 +30,17 @@ def json_body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any
     """``openapi_extra`` of a route that parses its body itself."""
     schema = {"$ref": _REF.format(model=model.__name__)}
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+
+
+def json_list_body(model: type[BaseModel], max_items: int) -> dict[str, Any]:
+    """As ``json_body``, for a list of such objects."""
+    schema = {
+        "type": "array",
+        "items": {"$ref": _REF.format(model=model.__name__)},
+        "minItems": 1,
+        "maxItems": max_items,
+    }
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:

@@ -85,7 +85,7 @@ def drafting_plan(request: PlanRequest) -> DraftingPlan:
         max_num_batched_tokens=request.max_num_batched_tokens,
         max_num_seqs=request.max_num_seqs,
     )
-    findings = _ordered(
+    findings = ordered(
         (
             *method_findings(pair),
             *mask_token_findings(pair, answer, failure),
@@ -151,7 +151,7 @@ def _load_config(pair: Pair) -> LoadConfigAnswer | None:
     )
 
 
-def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The worst first; what two checks say in the same words is said once."""
     return tuple(sorted(_distinct(findings), key=lambda finding: _RANK[finding.severity]))
 
