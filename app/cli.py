@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from pydantic.fields import FieldInfo
@@ -26,7 +26,7 @@ app = typer.Typer(
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     is_switch = field.annotation is bool
-    kind: Any = Optional[bool] if is_switch else Optional[str]  # noqa: UP045 - typer reads it at run time
+    kind: Any = bool | None if is_switch else str | None
     declaration = f"{flag}/--no-{name.replace('_', '-')}" if is_switch else flag
     help_text = f"{field.description} [env: {ENV_PREFIX}{name.upper()}]"
     annotation = Annotated[kind, typer.Option(declaration, help=help_text, show_default=False)]
@@ -79,12 +79,13 @@ def worker(settings: Settings) -> None:
 
 
 Model = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Argument(help="Hub id, directory, or - for a config.json on standard input", show_default=False),
 ]
-Revision = Annotated[Optional[str], typer.Option(help="Revision of a hub id")]  # noqa: UP045
-Engine = Annotated[Optional[str], typer.Option(help="For example vllm==0.33.0; default: the newest known")]  # noqa: UP045
-Target = Annotated[Optional[str], typer.Option(help="Target model, to check against")]  # noqa: UP045
+Revision = Annotated[str | None, typer.Option(help="Revision of a hub id")]
+Engine = Annotated[str | None, typer.Option(help="For example vllm==0.33.0; default: the newest known")]
+Target = Annotated[str | None, typer.Option(help="Target model, to check against")]
+Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text")]
 
 
@@ -109,8 +110,8 @@ def load_config(
     *,
     load_format: Annotated[str, typer.Option(help="The target's load format")] = "auto",
     pp: Annotated[int, typer.Option("--pipeline-parallel-size", "--pp", min=1)] = 1,
-    draft_load_format: Annotated[Optional[str], typer.Option(help="The draft's own load format")] = None,  # noqa: UP045
-    method: Annotated[Optional[str], typer.Option(help="The drafter's family")] = None,  # noqa: UP045
+    draft_load_format: Annotated[str | None, typer.Option(help="The draft's own load format")] = None,
+    method: Annotated[str | None, typer.Option(help="The drafter's family")] = None,
     revision: Revision = None,
     engine: Engine = None,
     as_json: AsJson = False,
@@ -123,11 +124,54 @@ def load_config(
     raise typer.Exit(run(model, question, revision=revision, as_json=as_json))
 
 
+@app.command()
+def plan(
+    *,
+    target: Annotated[str | None, typer.Option(help="Hub id, directory or config.json")] = None,
+    target_revision: Annotated[str | None, typer.Option("--revision", help="Of the target")] = None,
+    draft: Annotated[str | None, typer.Option(help="Hub id, directory or config.json")] = None,
+    draft_revision: Annotated[str | None, typer.Option(help="Of the draft")] = None,
+    method: Annotated[str | None, typer.Option(help="What the engine is told")] = None,
+    num_speculative_tokens: Count = None,
+    max_num_batched_tokens: Count = None,
+    max_num_seqs: Count = None,
+    tensor_parallel_size: Annotated[int | None, typer.Option("--tensor-parallel-size", "--tp", min=1)] = None,
+    pipeline_parallel_size: Annotated[
+        int | None,
+        typer.Option("--pipeline-parallel-size", "--pp", min=1),
+    ] = None,
+    draft_tensor_parallel_size: Annotated[
+        int | None,
+        typer.Option("--draft-tensor-parallel-size", "--draft-tp", min=1),
+    ] = None,
+    load_format: Annotated[str | None, typer.Option(help="The target's load format")] = None,
+    draft_load_format: Annotated[str | None, typer.Option(help="The draft's own load format")] = None,
+    dtype: Annotated[str | None, typer.Option(help="By default the target config's")] = None,
+    engine: Engine = None,
+    from_vllm_args: Annotated[
+        str | None,
+        typer.Option(help="A whole `vllm serve ...` command line, as one argument"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether a target and a drafter will work together; exit status 1 where something will break."""
+    from .commands.plan import run as answer  # noqa: PLC0415
+
+    options = {
+        "target_name": target, "target_revision": target_revision, "draft_name": draft, "draft_revision": draft_revision,
+        "method": method, "num_speculative_tokens": num_speculative_tokens, "max_num_batched_tokens": max_num_batched_tokens,
+        "max_num_seqs": max_num_seqs, "tensor_parallel_size": tensor_parallel_size,
+        "pipeline_parallel_size": pipeline_parallel_size, "draft_tensor_parallel_size": draft_tensor_parallel_size,
+        "dtype": dtype, "engine": engine, "load_format": load_format, "draft_load_format": draft_load_format,
+    }  # fmt: skip
+    raise typer.Exit(answer(options, from_vllm_args, as_json=as_json))
+
+
 @app.command("hidden-states")
 def hidden_states(
     prompt: Annotated[list[str], typer.Option("--prompt", help="Text of a prompt; may be repeated")],
     *,
-    socket: Annotated[Optional[str], typer.Option(help="The worker's socket")] = None,  # noqa: UP045
+    socket: Annotated[str | None, typer.Option(help="The worker's socket")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read hidden states from the running worker, without a copy, and print what they look like."""

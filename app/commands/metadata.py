@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -43,16 +47,38 @@ class LoadConfigQuestion(NamedTuple):
 
 
 def read_named(model: str, revision: str | None) -> Named:
-    """The config of a hub id, a directory or standard input.
+    """The config of a hub id, a directory, a file ``....json`` or standard input.
 
     Raises:
         SourceError: it cannot be had.
     """
     if model == STANDARD_INPUT:
-        parsed = parse_config(sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), max_bytes=MAX_INPUT_BYTES)
-        return Named(parsed.config, None, duplicate_key_findings(parsed.duplicate_keys))
+        return _parsed(sys.stdin.buffer)
+    if model.endswith(".json") and Path(model).is_file():
+        with Path(model).open("rb") as file:
+            return _parsed(file)
     loaded = load_operator_config(model, revision)
     return Named(loaded.config, loaded.token_text, loaded.findings)
+
+
+def _parsed(file: BinaryIO) -> Named:
+    parsed = parse_config(file.read(MAX_INPUT_BYTES + 1), max_bytes=MAX_INPUT_BYTES)
+    return Named(parsed.config, None, duplicate_key_findings(parsed.duplicate_keys))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps the domain's warnings out of the terminal: what they say is in the answer already."""
+    logger = logging.getLogger(__name__.partition(".")[0])
+    propagated = logger.propagate
+    handler = logging.NullHandler()
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
 
 
 def mask_token(
@@ -64,9 +90,10 @@ def mask_token(
     try:
         named = read_named(model, revision)
         other = None if target is None else read_named(target, None).config
-        answer = answer_mask_token(
-            named.config, target=other, engine=_engine(engine), token_text=named.token_text
-        )
+        with quiet():
+            answer = answer_mask_token(
+                named.config, target=other, engine=_engine(engine), token_text=named.token_text
+            )
     except (SourceError, EngineError) as error:
         return _failed(error.detail)
     except MaskTokenError as error:
@@ -93,14 +120,15 @@ def load_config(
         config = None if named is None else named.config
         method = question.method or (None if config is None else detect_method(config).method)
         draft = question.draft_load_format
-        answer = answer_load_config(
-            parse_load_config({"load_format": question.load_format}),
-            question.pipeline_parallel_size,
-            draft_load_config=None if draft is None else parse_load_config({"load_format": draft}),
-            method=method,
-            engine=_engine(question.engine),
-            draft_config=config,
-        )
+        with quiet():
+            answer = answer_load_config(
+                parse_load_config({"load_format": question.load_format}),
+                question.pipeline_parallel_size,
+                draft_load_config=None if draft is None else parse_load_config({"load_format": draft}),
+                method=method,
+                engine=_engine(question.engine),
+                draft_config=config,
+            )
     except (SourceError, EngineError, LoadConfigError) as error:
         return _failed(error.detail)
     if as_json:

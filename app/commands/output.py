@@ -8,11 +8,13 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from ..drafting.findings import Finding
 
+_INDENT = (0, 0, 0, 2)
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
@@ -38,6 +40,6 @@ def print_findings(findings: Iterable[Finding]) -> None:
     for finding in sorted(findings, key=lambda one: order.index(one.severity)):
         head = Text(f"{finding.severity} ", style=_STYLES[finding.severity])
         console.print(head + Text(finding.code, style="bold"))
-        console.print(Text(f"  {finding.detail}", style="default"))
+        console.print(Padding(Text(finding.detail), _INDENT))
         for link in finding.see:
-            console.print(Text(f"  see {link}", style="dim"))
+            console.print(Text(f"  see {link}", style="dim"), soft_wrap=True)  # a link in one piece

@@ -130,7 +130,7 @@ STEP_ENTRIES = (
         severity="info",
         rows=("A11",),
         evidence="reported",
-        happens="No engine was named; the answer holds for {engine}, the newest known.",
+        happens="No engine version was named; the answer holds for {engine}, the newest known.",
         do="Name the engine and its version: the same config has different truths in different versions.",
         reports=("vllm-project/vllm/issues/42004",),
     ),

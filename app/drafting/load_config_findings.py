@@ -127,7 +127,7 @@ def _guard_findings(method: str | None, paths: tuple[LoadPath, ...], engine: Eng
             "stages that load no draft, and hangs until a watchdog ends it. Set the draft's load format to auto or "
             "safetensors where that version honours it, the target's otherwise, or upgrade.",
             fields=("engine.version", "load_config.load_format"),
-            see=(_HANG_REPORT, guard.source),
+            see=tuple(dict.fromkeys((_HANG_REPORT, guard.source))),
             evidence="reported",
         )
         return

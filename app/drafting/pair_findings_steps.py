@@ -57,7 +57,7 @@ def parallel_findings(pair: Pair, hidden: PlannedHiddenStates | None) -> Iterato
 
 def engine_findings(pair: Pair) -> Iterator[Finding]:
     """What the answer rests on."""
-    if pair.request.engine is None:
+    if pair.request.engine is None or pair.request.engine.version is None:
         yield finding("engine_assumed", "engine", engine=str(pair.engine))
     elif behaviour(pair.engine).methods is None:
         yield finding("engine_version_unknown", "engine", engine=str(pair.engine))
