@@ -14,11 +14,13 @@ _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _JSON = "%(levelname)s %(name)s %(message)s"
 
 
-class _RequestIdFilter(logging.Filter):
+class _Context(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         current = request_id.get()
         if current is not None:
             record.request_id = current
+        # uvicorn adds its message a second time, with escape sequences for a terminal.
+        vars(record).pop("color_message", None)
         return True
 
 
@@ -26,7 +28,7 @@ def configure(level: str, log_format: Literal["auto", "json", "text"]) -> None:
     """Sends every log record of this process to stderr, once."""
     as_json = log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
     handler = logging.StreamHandler()
-    handler.addFilter(_RequestIdFilter())
+    handler.addFilter(_Context())
     if as_json:
         rename = {"levelname": "level", "name": "logger"}
         handler.setFormatter(JsonFormatter(_JSON, rename_fields=rename, timestamp=True))

@@ -8,9 +8,12 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hub_server import HubServer
 from service import Service
 
 _TESTS = Path(__file__).parent
@@ -102,3 +105,15 @@ def start_service(tmp_path, cache_dir):
     yield start
     for running in started:
         running.close()
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    server = HubServer()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.release.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()

@@ -22,6 +22,8 @@ _logger = logging.getLogger(__name__)
 PROBES = frozenset(
     {"/livez", "/live", "/startupz", "/readyz", "/ready", "/health", "/healthz", "/readyz/worker"}
 )
+# Asked every few seconds: no line at info.
+_ROUTINE = PROBES | {"/metrics"}
 UNMATCHED = "unmatched"
 _METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "PUT", "PATCH", "OPTIONS"})
 
@@ -81,7 +83,7 @@ class Edge:
         metrics = self.context.metrics
         metrics.requests.labels(route, method, str(exchange.status), exchange.code).inc()
         metrics.seconds.labels(route, method).observe(seconds)
-        level = logging.DEBUG if exchange.path in PROBES else logging.INFO
+        level = logging.DEBUG if exchange.path in _ROUTINE else logging.INFO
         if _access.isEnabledFor(level):
             _access.log(
                 level,

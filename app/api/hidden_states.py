@@ -75,7 +75,8 @@ async def post_hidden_states(request: Request, context: Ctx) -> Response:
     _refuse_beyond_64_bits(asked)
     session = context.link.session()
     client = client_of(request)
-    _refuse_too_many(context, asked, client)
+    wanted = len(asked.prompt_token_ids or asked.prompts or ())
+    _refuse_too_many(context, wanted, client)
     before = time.monotonic()
     ttl_s = DOWNLOAD_TTL_S if as_file else float(asked.lease_ttl_s)
     work = session.forward(
@@ -85,7 +86,8 @@ async def post_hidden_states(request: Request, context: Ctx) -> Response:
         deadline_s=context.request_timeout_s,
         client=client,
     )
-    reply = await _calling(_unless_disconnected(request, work))
+    with context.leases.reserved(client, wanted):
+        reply = await _calling(_unless_disconnected(request, work))
     if as_file:
         return await _download(session, reply, before + ttl_s)
     context.leases.end_other_epochs(reply.epoch)
@@ -205,8 +207,7 @@ def _refuse_beyond_64_bits(asked: HiddenStatesRequest) -> None:
             raise ProblemError("token_out_of_range", f"{field}: {detail}", errors=errors)
 
 
-def _refuse_too_many(context: Context, asked: HiddenStatesRequest, client: str) -> None:
-    wanted = len(asked.prompt_token_ids or asked.prompts or ())
+def _refuse_too_many(context: Context, wanted: int, client: str) -> None:
     held = context.leases.held_by(client)
     if held + wanted > context.max_leases_per_client:
         detail = (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..transport.messages import LeaseDescriptor
@@ -71,9 +73,7 @@ class LeaseBook:
         gone = self._live.pop(lease_id, None)
         if gone is None:
             return
-        self._held[gone.client] -= 1
-        if not self._held[gone.client]:
-            del self._held[gone.client]
+        self._drop(gone.client, 1)
         self._ended[lease_id] = None
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
@@ -88,8 +88,22 @@ class LeaseBook:
         self.expire()
         return self._held[client]
 
+    @contextlib.contextmanager
+    def reserved(self, client: str, count: int) -> Iterator[None]:
+        """Counts leases that are being asked for, so that requests at the same time cannot exceed a limit together."""
+        self._held[client] += count
+        try:
+            yield
+        finally:
+            self._drop(client, count)
+
     def expire(self) -> None:
         """Drops leases whose deadline has passed."""
         now = time.monotonic()
         for lease_id in [key for key, one in self._live.items() if now >= one.deadline]:
             self.end(lease_id)
+
+    def _drop(self, client: str, count: int) -> None:
+        self._held[client] -= count
+        if not self._held[client]:
+            del self._held[client]

@@ -228,11 +228,6 @@ ANSWER_ENTRIES = (
         reports=(_LOADERS + "utils.py",),
     ),
     Entry(
-        code="duplicate_config_keys",
-        happens="The file names a key more than once; the last one wins here, elsewhere perhaps the first.",
-        do="Remove the copies.",
-    ),
-    Entry(
         code="config_from_cache",
         severity="info",
         evidence="run by us",

@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from ..drafting.findings import Finding
+from ..drafting.mask_token_findings import duplicate_findings
 from .errors import SourceError
 
 # A number longer than this is no setting of any model; int() of a long text is quadratic.
@@ -111,13 +112,7 @@ def config_sha256_of(config: Mapping[str, Any]) -> str:
 
 def duplicate_key_findings(paths: tuple[str, ...]) -> tuple[Finding, ...]:
     """The finding for repeated keys, or nothing. ``LoadedModel.findings`` has it already; inline configs need it."""
-    if not paths:
-        return ()
-    detail = (
-        f"The config repeats {len(paths)} key(s); engines read the last value, other tools may read the first. "
-        "Remove the repeats."
-    )
-    return (Finding("warning", "duplicate_config_keys", detail, fields=paths),)
+    return tuple(duplicate_findings(paths))
 
 
 def _parse(text: bytes, max_depth: int) -> tuple[Any, tuple[str, ...], tuple[str, ...]]:

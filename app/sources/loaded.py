@@ -19,7 +19,7 @@ class LoadedModel(Struct, frozen=True, eq=False, kw_only=True):
         config: the parsed config.json. Shared between callers: never change it.
         config_sha256: hex SHA-256 of the file's bytes.
         duplicate_keys: dotted paths of keys that the file repeats; the last value is the one in ``config``.
-        findings: ``duplicate_config_keys``, ``config_from_cache``, ``generation_config_unavailable`` where they apply.
+        findings: ``duplicate_keys``, ``config_from_cache``, ``generation_config_unavailable`` where they apply.
         token_text: a token's text by id, as the tokenizer files spell it, ``None`` when no tokenizer is at hand.
             Reads files, so call it off the event loop or through ``ModelSources.token_text``; on an event loop it
             never uses the network.

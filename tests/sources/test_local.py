@@ -63,7 +63,7 @@ def test_duplicate_keys_get_a_finding(make_sources, root, write_model) -> None:
     assert loaded.config == {"a": 2}
     assert loaded.duplicate_keys == ("a",)
     assert [(f.code, f.severity, f.fields) for f in loaded.findings] == [
-        ("duplicate_config_keys", "warning", ("a",))
+        ("duplicate_keys", "warning", ("a",))
     ]
 
 
