@@ -63,6 +63,7 @@ def create_app(settings: Settings) -> ASGIApp:
         docs_url=None,
         redoc_url=None,
         telemetry=None,
+        redirect_slashes=False,
     )
     app.state.context = context
     for module in (probes, mask_token, load_config, drafting_plan, hidden_states):
