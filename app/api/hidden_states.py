@@ -19,10 +19,7 @@ from ..transport.errors import RemoteError, TransportError
 from .answer import json_response
 from .body import read_json, validated
 from .context import Context, context_of
-from .lease_book import RestLease
-from .openapi import json_body, problems
-from .problem import FieldProblem, ProblemError
-from .schemas import (
+from .hidden_states_schemas import (
     HiddenStatesAnswerDoc,
     HiddenStatesRequest,
     LeaseAnswerDoc,
@@ -30,6 +27,9 @@ from .schemas import (
     RenewRequest,
     TargetDoc,
 )
+from .lease_book import RestLease
+from .openapi import json_body, problems
+from .problem import FieldProblem, ProblemError
 from .worker_link import problem_of
 from .worker_session import WorkerSession, safetensors_of
 

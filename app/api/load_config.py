@@ -12,21 +12,14 @@ from ..drafting.load_config import LoadConfigError, parse_load_config
 from ..drafting.load_config_answer import answer_load_config
 from ..drafting.methods import detect_method
 from .answer import Answer, conditional_response
+from .answer_schemas import LoadConfigAnswerDoc
 from .body import JsonBody, read_json, validated
 from .context import Context, context_of
 from .loading import Given, engine_of, inline, load_model
 from .mask_token import BODY_PROBLEMS, MODEL_PROBLEMS
 from .openapi import json_body, problems
 from .problem import FieldProblem, ProblemError
-from .schemas import (
-    LoadConfigAnswerDoc,
-    LoadConfigRequest,
-    Method,
-    ModelName,
-    RequestModel,
-    Revision,
-    Text,
-)
+from .schemas import LoadConfigRequest, Method, ModelName, RequestModel, Revision, Text
 
 router = APIRouter(prefix="/v1/load-config", tags=["metadata"])
 Ctx = Annotated[Context, Depends(context_of)]

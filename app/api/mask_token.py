@@ -13,12 +13,13 @@ from ..drafting.engines import EngineRef
 from ..drafting.mask_token import MaskTokenError
 from ..drafting.mask_token_answer import answer_mask_token
 from .answer import Answer, conditional_response
+from .answer_schemas import MaskTokenAnswerDoc
 from .body import read_json, validated
 from .context import Context, context_of
 from .loading import Given, engine_of, load_model, load_ref, token_text
 from .openapi import json_body, problems
 from .problem import ProblemError
-from .schemas import MaskTokenAnswerDoc, MaskTokenRequest, ModelName, RequestModel, Revision, Text
+from .schemas import MaskTokenRequest, ModelName, RequestModel, Revision, Text
 
 router = APIRouter(prefix="/v1/mask-token", tags=["metadata"])
 Ctx = Annotated[Context, Depends(context_of)]

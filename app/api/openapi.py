@@ -10,15 +10,11 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from .answer_schemas import ProblemDoc
+from .hidden_states_schemas import HiddenStatesRequest, RenewRequest
 from .plan_schemas import DraftingPlanRequest
 from .problem import MEDIA_TYPE, PROBLEMS
-from .schemas import (
-    HiddenStatesRequest,
-    LoadConfigRequest,
-    MaskTokenRequest,
-    ProblemDoc,
-    RenewRequest,
-)
+from .schemas import LoadConfigRequest, MaskTokenRequest
 
 _REF = "#/components/schemas/{model}"
 _BODIES: tuple[type[BaseModel], ...] = (

@@ -6,19 +6,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, model_validator
 
-from .schemas import (
-    CandidateDoc,
-    Engine,
-    EngineDoc,
-    FindingDoc,
-    LoadConfigAnswerDoc,
-    Method,
-    ModelDoc,
-    ModelRef,
-    PipelineSize,
-    ProblemDoc,
-    RequestModel,
-)
+from .answer_schemas import CandidateDoc, EngineDoc, FindingDoc, LoadConfigAnswerDoc, ModelDoc, ProblemDoc
+from .schemas import Engine, Method, ModelRef, PipelineSize, RequestModel
 
 MOST_PLANS = 64
 Count: TypeAlias = Annotated[StrictInt, Field(ge=1, le=2**31 - 1)]

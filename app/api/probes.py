@@ -11,10 +11,10 @@ from ..drafting.engines import NEWEST
 from ..transport.messages import PROTOCOL_VERSION
 from ..version import __version__
 from .answer import json_response
+from .answer_schemas import Readiness, Status, VersionInfo
 from .context import Context, context_of
 from .metrics import CONTENT_TYPE
 from .problem import ProblemError
-from .schemas import Readiness, Status, VersionInfo
 
 router = APIRouter(tags=["operations"])
 Ctx = Annotated[Context, Depends(context_of)]
