@@ -224,6 +224,7 @@ class Connection:
             ttl_s=request.lease_ttl_s,
             deadline_s=request.deadline_s,
             answer=answer,
+            field="prompts" if request.prompts is not None else "prompt_token_ids",
         )
 
     def _read(self, request: wire.Read) -> None:

@@ -83,14 +83,15 @@ class Engine:
         ttl_s: float,
         deadline_s: float | None,
         answer: Callable[[list[Lease] | CallError], None],
+        field: str = "prompt_token_ids",
     ) -> Job:
-        """Takes in a call; ``answer`` is called once, later, on the loop.
+        """Takes in a call; ``answer`` is called once, later, on the loop. ``field`` is where the prompts stood.
 
         Raises:
             CallError: the prompts do not fit, or there is no room for them now.
         """
         try:
-            self._check(prompts)
+            self._check(prompts, field)
             self.queue.check_room(sum(map(len, prompts)))
             placements = self.ledger.reserve([len(prompt) for prompt in prompts])
         except CallError:
@@ -126,11 +127,11 @@ class Engine:
         self._sweeper.cancel()
         self._thread.stop()
 
-    def _check(self, prompts: list[list[int]]) -> None:
+    def _check(self, prompts: list[list[int]], field: str) -> None:
         longest = self.target.max_prompt_tokens
         vocab_size = self.target.description.vocab_size
         for index, prompt in enumerate(prompts):
-            where = f"prompt_token_ids.{index}"
+            where = f"{field}.{index}"
             if not prompt:
                 raise CallError("empty_prompt", f"{where}: give at least one token.", field=where)
             if len(prompt) > longest:
