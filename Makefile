@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONSTRAINTS ?= constraints-cpu.txt
 
-.PHONY: install serve test chaos lint format bench gpu-test clean
+.PHONY: install serve test chaos soak lint format bench gpu-test clean
 
 install: $(STAMP)
 
@@ -24,6 +24,10 @@ test: install
 # Ten minutes of kills, pauses and hostile clients; `make test` has a short form.
 chaos: install
 	CHAOS_SECONDS=$${CHAOS_SECONDS:-600} $(BIN)/python -m pytest tests/chaos/test_storm.py
+
+# Ten minutes of steady load.
+soak: install
+	SOAK_SECONDS=$${SOAK_SECONDS:-600} $(BIN)/python -m pytest tests/chaos/test_soak.py
 
 lint: install
 	$(BIN)/ruff format --check .

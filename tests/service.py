@@ -67,7 +67,7 @@ class Service:
         self.started_at = time.monotonic()
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "app.cli", "serve", "--port", str(self.port)],
+                self.command(),
                 env=self.environment,
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
@@ -77,6 +77,10 @@ class Service:
         self.http = httpx.Client(base_url=self.url, timeout=60)
         if wait:
             self.wait_live()
+
+    def command(self) -> list[str]:
+        """What is started."""
+        return [sys.executable, "-m", "app.cli", "serve", "--port", str(self.port)]
 
     def answers(self, path: str) -> bool:
         """Whether ``path`` is answered with 200 now."""

@@ -369,7 +369,7 @@ async def serve(path: str, options: dict) -> None:
     listener.bind(path)
     listener.listen(128)
     listener.setblocking(False)
-    print("ready", flush=True)  # noqa: T201
+    print("ready", flush=True)
     while True:
         sock, _ = await asyncio.get_running_loop().sock_accept(listener)
         stub.accept(sock)

@@ -33,7 +33,7 @@ def test_right_rows_or_a_typed_error_and_nothing_left_behind(content, cache_dir,
         storm.run(SECONDS, KINDS)
         report = storm.report()
         with capsys.disabled():
-            print(f"\nchaos, seed {SEED}, {SECONDS:g} s: {json.dumps(report, indent=2)}")  # noqa: T201
+            print(f"\nchaos, seed {SEED}, {SECONDS:g} s: {json.dumps(report, indent=2)}")
         assert report["faults"] == []
         assert report["counts"]["verified"] > 10 * SECONDS
         assert set(report["events"]) == set(KINDS)
