@@ -63,7 +63,10 @@ def _settings(flags: dict[str, Any]) -> Settings:
 @app.command()
 @with_settings
 def serve(settings: Settings) -> None:
-    """Serve the REST API, and hold the target in a worker process."""
+    """Serve the REST API, and hold the target in a worker process.
+
+    One API process serves one worker: there is no --workers.
+    """
     from .commands.serve import run  # noqa: PLC0415 - only this command needs the web framework
 
     raise typer.Exit(run(settings))
@@ -194,6 +197,11 @@ def healthcheck(
 
 def main() -> None:
     """Entry point of the ``draftport`` script."""
+    if "serve" in sys.argv and any(word.partition("=")[0] == "--workers" for word in sys.argv):
+        sys.stderr.write(
+            "draftport: there is one API process per worker, so --workers is refused; run more replicas instead.\n"
+        )
+        raise SystemExit(COULD_NOT_ANSWER)
     app()
 
 

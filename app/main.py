@@ -168,5 +168,14 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for this type only
     problem = from_status(error.status_code)
-    problem.headers.update(error.headers or {})
+    problem.headers.update({name.lower(): value for name, value in (error.headers or {}).items()})
+    if error.status_code == 405:
+        problem.headers["allow"] = _allowed(request) or problem.headers.get("allow", "")
     return _respond(request, problem)
+
+
+def _allowed(request: Request) -> str:
+    """Every method of the path: one route knows only its own."""
+    path = getattr(request.scope.get("route"), "path", None)
+    methods = request.app.openapi()["paths"].get(path, {})
+    return ", ".join(sorted(method.upper() for method in methods))

@@ -35,7 +35,11 @@ def wait_until(condition, timeout_s=60.0, every_s=0.02):
 
 def clean_environment(directory: Path) -> dict[str, str]:
     """The environment without settings of the person who runs the tests; caches and sockets below ``directory``."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DRAFTPORT_", "HF_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("DRAFTPORT_") and name not in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+    }
     return kept | {
         "DRAFTPORT_CACHE_DIR": str(directory / "cache"),
         "DRAFTPORT_RUNTIME_DIR": str(directory / "run"),

@@ -57,7 +57,7 @@ async def post_drafting_plan(request: Request, context: Ctx) -> Response:
     operation_id="postDraftingPlans",
     response_model=list[PlanOrProblem],
     openapi_extra=json_list_body(DraftingPlanRequest, MOST_PLANS),
-    responses=problems(*BODY_PROBLEMS),
+    responses=problems(*BODY_PROBLEMS, "invalid_request"),
 )
 async def post_drafting_plans(request: Request, context: Ctx) -> Response:
     """As the single one, for a list of requests: one answer each, in their order; a bad one spoils no other."""

@@ -19,7 +19,7 @@ from .loading import Given, engine_of, inline, load_model
 from .mask_token import BODY_PROBLEMS, MODEL_PROBLEMS
 from .openapi import json_body, problems
 from .problem import FieldProblem, ProblemError
-from .schemas import LoadConfigRequest, Method, ModelName, RequestModel, Revision, Text
+from .schemas import EngineText, LoadConfigRequest, Method, ModelName, RequestModel, Revision, Text
 
 router = APIRouter(prefix="/v1/load-config", tags=["metadata"])
 Ctx = Annotated[Context, Depends(context_of)]
@@ -34,7 +34,7 @@ class LoadConfigQuery(RequestModel):
     model: ModelName | None = None
     revision: Revision | None = None
     method: Method | None = None
-    engine: Text | None = None
+    engine: EngineText | None = None
 
 
 @router.get(
@@ -44,13 +44,16 @@ async def get_load_config(
     request: Request, query: Annotated[LoadConfigQuery, Query()], context: Ctx
 ) -> Response:
     """The load config that the draft model will really get, and where this engine version differs."""
-    asked = LoadConfigRequest(
-        load_config={"load_format": query.load_format},
-        pipeline_parallel_size=query.pipeline_parallel_size,
-        model=query.model,
-        revision=query.revision,
-        method=query.method,
-        engine=query.engine,
+    asked = validated(
+        LoadConfigRequest,
+        {
+            "load_config": {"load_format": query.load_format},
+            "pipeline_parallel_size": query.pipeline_parallel_size,
+            "model": query.model,
+            "revision": query.revision,
+            "method": query.method,
+            "engine": query.engine,
+        },
     )
     return conditional_response(request, await _answer(context, asked, None))
 

@@ -19,7 +19,7 @@ from .context import Context, context_of
 from .loading import Given, engine_of, load_model, load_ref, token_text
 from .openapi import json_body, problems
 from .problem import ProblemError
-from .schemas import MaskTokenRequest, ModelName, RequestModel, Revision, Text
+from .schemas import EngineText, MaskTokenRequest, ModelName, RequestModel, Revision
 
 router = APIRouter(prefix="/v1/mask-token", tags=["metadata"])
 Ctx = Annotated[Context, Depends(context_of)]
@@ -39,7 +39,7 @@ class MaskTokenQuery(RequestModel):
     revision: Revision | None = None
     target: ModelName | None = None
     target_revision: Revision | None = None
-    engine: Text | None = None
+    engine: EngineText | None = None
 
 
 @router.get("", operation_id="getMaskToken", response_model=MaskTokenAnswerDoc, responses=problems(*_CODES))

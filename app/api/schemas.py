@@ -67,7 +67,8 @@ class EngineSpec(RequestModel):
     )
 
 
-Engine: TypeAlias = EngineSpec | Annotated[StrictStr, Field(max_length=130, examples=["vllm==0.33.0"])]
+EngineText: TypeAlias = Annotated[StrictStr, Field(max_length=130, examples=["vllm==0.33.0"])]
+Engine: TypeAlias = EngineSpec | EngineText
 
 
 class MaskTokenRequest(ModelRef):
