@@ -42,7 +42,7 @@ format: install
 bench: install
 	$(BIN)/python -m bench
 
-# Exits 77 where there is no CUDA device.
+# tests/gpu/run.py exits with 77 where there is no GPU (of which make says "Error 77").
 gpu-test: install
 	$(BIN)/python tests/gpu/run.py
 

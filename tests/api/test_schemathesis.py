@@ -9,7 +9,7 @@ from pathlib import Path
 EXAMPLES = os.environ.get("SCHEMATHESIS_EXAMPLES", "30")
 
 
-def test_every_operation_alone_and_in_sequence(service, capsys):
+def test_every_operation_alone_and_in_sequence(service, capsys, tmp_path):
     done = subprocess.run(
         [
             str(Path(sys.executable).with_name("schemathesis")),
