@@ -41,10 +41,11 @@ async def load_model(context: Context, model: str, revision: str | None, field: 
     Raises:
         ProblemError: whatever the sources refuse, naming the field.
     """
+    source = "local" if model.startswith("/") else "hub"
     known = context.sources.cached(model, revision)
     if known is not None:
+        context.metrics.config_loads.labels(source, "memory").inc()
         return _of_loaded(known)
-    source = "local" if model.startswith("/") else "hub"
     try:
         loaded = await context.sources.load(model, revision)
     except SourceError as error:
@@ -53,7 +54,8 @@ async def load_model(context: Context, model: str, revision: str | None, field: 
         raise ProblemError(
             error.code, error.detail, errors=errors, retry_after_s=error.retry_after_s
         ) from None
-    context.metrics.config_loads.labels(source, "ok").inc()
+    from_cache = any(finding.code == "config_from_cache" for finding in loaded.findings)
+    context.metrics.config_loads.labels(source, "cache" if from_cache else "ok").inc()
     return _of_loaded(loaded)
 
 

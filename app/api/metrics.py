@@ -51,7 +51,8 @@ class Metrics:
         )
         self.config_loads = Counter(
             "draftport_config_loads_total",
-            "Configs asked for, by where they came from and what became of it",
+            "Configs asked for by name: read (ok), remembered (memory), the hub's cache instead of the hub (cache), or the "
+            "problem's code",
             ["source", "outcome"],
             registry=self.registry,
         )
