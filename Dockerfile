@@ -12,7 +12,7 @@ COPY pyproject.toml README.md LICENSE ${CONSTRAINTS} ./
 COPY app app
 RUN --mount=type=secret,id=pip_conf,target=/etc/pip.conf \
     python3 -m venv /opt/draftport \
-    && /opt/draftport/bin/python -m pip install --no-cache-dir --no-compile --constraint ${CONSTRAINTS} . \
+    && /opt/draftport/bin/python -m pip install --no-cache-dir --no-compile --constraint ${CONSTRAINTS} '.[otel]' \
     && /opt/draftport/bin/python -m pip uninstall --yes pip \
     && /opt/draftport/bin/python3 -m compileall -q /opt/draftport
 
@@ -53,7 +53,7 @@ COPY pyproject.toml README.md LICENSE ${CONSTRAINTS} ./
 COPY app app
 RUN --mount=type=secret,id=pip_conf,target=/etc/pip.conf \
     python3 -m venv /opt/draftport \
-    && /opt/draftport/bin/python -m pip install --no-cache-dir --no-compile --constraint ${CONSTRAINTS} '.[worker]' \
+    && /opt/draftport/bin/python -m pip install --no-cache-dir --no-compile --constraint ${CONSTRAINTS} '.[worker,otel]' \
     && /opt/draftport/bin/python -m pip uninstall --yes pip \
     && /opt/draftport/bin/python3 -m compileall -q /opt/draftport/lib/python3*/site-packages/app
 

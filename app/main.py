@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from .api import docs, drafting_plan, hidden_states, load_config, mask_token, openapi, probes
+from .api import docs, drafting_plan, hidden_states, load_config, mask_token, openapi, probes, tracing
 from .api.auth import TokenFile
 from .api.body import invalid_fields
 from .api.context import Context
@@ -62,7 +62,7 @@ def create_app(settings: Settings) -> ASGIApp:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        telemetry=None,
+        telemetry=tracing.configuration(),
         redirect_slashes=False,
     )
     app.state.context = context

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvicorn
 
+from .api import tracing
 from .api.context import Context
 from .api.edge import Edge
 from .logs import configure
@@ -71,6 +72,9 @@ def check(settings: Settings) -> None:
             "may be asked for, or DRAFTPORT_TOKEN_FILE, or remove the hub token."
         )
     _check_tls(settings)
+    missing = tracing.why_not_possible() if tracing.is_wanted() else None
+    if missing is not None:
+        raise StartError(missing)
     for root in settings.model_roots:
         if not root.is_dir():
             _logger.warning("the model root %s is no directory (yet)", root)

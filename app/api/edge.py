@@ -23,7 +23,7 @@ PROBES = frozenset(
     {"/livez", "/live", "/startupz", "/readyz", "/ready", "/health", "/healthz", "/readyz/worker"}
 )
 # Asked every few seconds: no line at info.
-_ROUTINE = PROBES | {"/metrics"}
+ROUTINE = PROBES | {"/metrics"}
 UNMATCHED = "unmatched"
 _METHODS = frozenset({"GET", "POST", "DELETE", "HEAD", "PUT", "PATCH", "OPTIONS"})
 
@@ -83,7 +83,7 @@ class Edge:
         metrics = self.context.metrics
         metrics.requests.labels(route, method, str(exchange.status), exchange.code).inc()
         metrics.seconds.labels(route, method).observe(seconds)
-        level = logging.DEBUG if exchange.path in _ROUTINE else logging.INFO
+        level = logging.DEBUG if exchange.path in ROUTINE else logging.INFO
         if _access.isEnabledFor(level):
             _access.log(
                 level,
