@@ -229,7 +229,11 @@ def _connected(path: str | os.PathLike[str], deadline: Deadline) -> socket.socke
         try:
             sock.settimeout(deadline.left_s())
             sock.connect(os.fspath(path))
-        except (FileNotFoundError, ConnectionRefusedError) as error:
+        except (
+            FileNotFoundError,
+            ConnectionRefusedError,
+            BlockingIOError,
+        ) as error:  # the last: a full backlog
             sock.close()
             _pause(deadline, ConnectionLostError(f"no worker listens on {Path(path)}: {error.strerror}"))
         except OSError as error:

@@ -19,6 +19,7 @@ from .errors import ConnectionLostError, FrameError, RemoteError
 from .subscription import Subscription, Topic
 
 DEFAULT_TIMEOUT_S = 10.0
+BACKLOG_FULL_S = 0.02
 Leases: TypeAlias = list[wire.LeaseDescriptor]
 
 
@@ -61,7 +62,7 @@ class WorkerClient:
         sock.setblocking(False)  # noqa: FBT003 - the standard library's own signature
         try:
             async with asyncio.timeout(timeout_s):
-                await asyncio.get_running_loop().sock_connect(sock, str(path))
+                await _connect(sock, str(path))
         except OSError as error:
             sock.close()
             if isinstance(error, TimeoutError):
@@ -262,3 +263,17 @@ class WorkerClient:
         self._abandoned.clear()
         if self.on_close is not None:
             self.on_close(error)
+
+
+async def _connect(sock: socket.socket, path: str) -> None:
+    """Connects a non-blocking unix socket, which is done at once or, with a full backlog, not begun.
+
+    asyncio's ``sock_connect`` takes the latter for a connection in progress, and then for one that stands.
+    """
+    while True:
+        try:
+            sock.connect(path)
+        except BlockingIOError:
+            await asyncio.sleep(BACKLOG_FULL_S)
+        else:
+            return

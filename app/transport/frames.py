@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from .errors import FrameError
 
@@ -32,8 +32,11 @@ class FrameDecoder:
         """Bytes of the unfinished frame."""
         return len(self._buffer)
 
-    def feed(self, chunk: bytes | memoryview) -> Iterator[bytes]:
-        """Yields every payload that ``chunk`` completes; ``FrameError`` for a length that no frame may have."""
+    def feed(self, chunk: bytes | memoryview) -> Generator[bytes]:
+        """Yields every payload that ``chunk`` completes; ``FrameError`` for a length that no frame may have.
+
+        Who stops early closes the generator, and gets the rest with the next call.
+        """
         buffer = self._buffer
         buffer += chunk
         start = 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 
 class WorkerConfig(Struct, frozen=True, kw_only=True):
@@ -27,9 +27,9 @@ class WorkerConfig(Struct, frozen=True, kw_only=True):
     capture: Literal["final", "aux_layers", "pre_hc_head"] | None = None
     aux_layer_ids: tuple[int, ...] | None = None
     hub: Literal["off", "cache", "on"] = "off"
-    slots: int = 8
+    slots: Annotated[int, Meta(ge=1)] = 8
     max_num_batched_tokens: int | None = None
-    max_queue_tokens: int | None = None
+    max_queue_tokens: Annotated[int, Meta(ge=1)] | None = None
     cache_dir: str = ""
     log_level: str = "INFO"
     log_format: Literal["auto", "json", "text"] = "auto"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 MAX_CALLS_IN_FLIGHT: Final = 1024
 MAX_HELD_LEASES: Final = 65536
+MAX_READS_AT_ONCE: Final = 4
+MAX_TEXT_IN_WORK: Final = 64 << 20
 
 
 class Connection:
@@ -42,6 +45,8 @@ class Connection:
         self._server = server
         self._on_end = on_end
         self._greeted = False
+        self._since = time.monotonic()
+        self._reads = asyncio.Semaphore(MAX_READS_AT_ONCE)
         self._jobs: dict[int, Job] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.subscriptions = Subscriptions(self)
@@ -50,7 +55,7 @@ class Connection:
             wire.Forward: self._forward,
             wire.Cancel: self._cancel,
             wire.Hold: self._hold,
-            wire.Renew: self._hold,
+            wire.Renew: self._renew,
             wire.Release: self._release,
             wire.Read: self._read,
             wire.Subscribe: self._subscribe,
@@ -59,9 +64,18 @@ class Connection:
         self.channel = FrameChannel(sock, self._on_frame, self._on_close)
 
     @property
-    def client(self) -> str:
-        """The name of this connection's line in the queue."""
-        return f"connection:{id(self):x}"
+    def busy(self) -> bool:
+        """Whether a call that blocks is on its way: one whose texts are being encoded, one that reads."""
+        return bool(self._tasks)
+
+    def overdue(self, now: float, hello_s: float, frame_s: float) -> str | None:
+        """Why this client has kept the server waiting too long, if it has."""
+        if not self._greeted and now - self._since > hello_s:
+            return f"no hello within {hello_s:g} s"
+        begun = self.channel.frame_begun_at
+        if begun is not None and now - begun > frame_s:
+            return f"a frame was not finished within {frame_s:g} s"
+        return None
 
     def send(self, reply: wire.Reply, descriptors: list[int] | None = None) -> None:
         """Queues a frame for the client."""
@@ -156,11 +170,14 @@ class Connection:
         reply = wire.DescribeReply(id=request.id, region=engine.slab.region, target=engine.target.description)
         self.send(reply, engine.slab.descriptors)
 
-    def _hold(self, request: wire.Hold | wire.Renew) -> None:
-        engine = self._server.engine()
+    def _hold(self, request: wire.Hold) -> None:
+        engine = self._server.engine_for_more()
         self._check_held(engine, 1)
-        act = engine.ledger.hold if isinstance(request, wire.Hold) else engine.ledger.renew
-        lease = act(request.lease_id, self, request.lease_ttl_s)
+        lease = engine.ledger.hold(request.lease_id, self, request.lease_ttl_s)
+        self.send(wire.LeaseReply(id=request.id, epoch=self._server.epoch, lease=self.describe_lease(lease)))
+
+    def _renew(self, request: wire.Renew) -> None:
+        lease = self._server.engine().ledger.renew(request.lease_id, self, request.lease_ttl_s)
         self.send(wire.LeaseReply(id=request.id, epoch=self._server.epoch, lease=self.describe_lease(lease)))
 
     def _release(self, request: wire.Release) -> None:
@@ -187,7 +204,7 @@ class Connection:
         self.send(wire.CancelReply(id=request.id, cancelled=found))
 
     def _forward(self, request: wire.Forward) -> None:
-        engine = self._server.engine()
+        engine = self._server.engine_for_more()
         if (request.prompts is None) == (request.prompt_token_ids is None):
             raise CallError("invalid_request", "Give exactly one of prompts and prompt_token_ids.")
         prompts = request.prompts or request.prompt_token_ids
@@ -201,10 +218,17 @@ class Connection:
             self._start(request.id, self._encode_and_submit(engine, request))
 
     async def _encode_and_submit(self, engine: Engine, request: wire.Forward) -> None:
+        texts = request.prompts or []
+        size = sum(map(len, texts))
+        if engine.text_in_work and engine.text_in_work + size > MAX_TEXT_IN_WORK:
+            raise CallError("overloaded", "Too much text is being encoded; try again.", retry_after_s=1.0)
+        engine.text_in_work += size
         try:
-            prompts = await asyncio.to_thread(engine.target.encode, request.prompts or [])
+            prompts = await asyncio.to_thread(engine.target.encode, texts)
         except TargetError as error:
             raise CallError(error.code, error.detail) from None
+        finally:
+            engine.text_in_work -= size
         del self._tasks[request.id]
         self._submit(engine, request, prompts)
 
@@ -220,7 +244,7 @@ class Connection:
         self._jobs[request.id] = engine.submit(
             prompts,
             holder=self,
-            client=request.client or self.client,
+            client=(self, request.client),
             ttl_s=request.lease_ttl_s,
             deadline_s=request.deadline_s,
             answer=answer,
@@ -234,16 +258,14 @@ class Connection:
         start = min(request.offset, size)
         length = min(request.max_bytes, size - start)
         at = engine.slab.byte_offset(lease.placement.slot, lease.placement.row_start) + start
-        if engine.slab.region.kind == "memfd":
-            data = engine.slab.read(at, length)
-            self.send(wire.ReadReply(id=request.id, offset=start, byte_size=size, data=data))
-            return
         self._check_in_flight(request.id)
 
         async def copy() -> None:
-            data = await asyncio.to_thread(engine.slab.read, at, length)
-            engine.ledger.find(request.lease_id)  # it must have stood until the copy was made
-            self.send(wire.ReadReply(id=request.id, offset=start, byte_size=size, data=data))
+            async with self._reads:
+                await self.channel.drained()  # or the answers of a client that reads none would pile up here
+                data = await asyncio.to_thread(engine.slab.read, at, length)
+                engine.ledger.find(request.lease_id)  # it must have stood until the copy was made
+                self.send(wire.ReadReply(id=request.id, offset=start, byte_size=size, data=data))
 
         self._start(request.id, copy())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from .call_error import CallError
@@ -56,6 +56,7 @@ class Engine:
         self.target = target
         self.slab = slab
         self.counters = Counters()
+        self.text_in_work = 0  # characters of prompts that are being encoded
         self._limit = target.description.max_num_batched_tokens
         self.ledger = Ledger(slab.region.slots, slab.region.rows_per_slot, slab.page)
         self.queue = PromptQueue(
@@ -79,7 +80,7 @@ class Engine:
         prompts: list[list[int]],
         *,
         holder: Holder,
-        client: str,
+        client: Hashable,
         ttl_s: float,
         deadline_s: float | None,
         answer: Callable[[list[Lease] | CallError], None],
@@ -98,6 +99,7 @@ class Engine:
             self.counters.rejected += 1
             raise
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
+        self.counters.forwards += 1
         job = Job(holder, client, prompts, placements, ttl_s, deadline, answer)
         self._jobs.setdefault(holder, set()).add(job)
         self.queue.add(job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from .call_error import CallError
@@ -27,7 +27,7 @@ class Job:
     """
 
     holder: Holder
-    client: str
+    client: Hashable
     prompts: list[list[int]]
     placements: list[Placement]
     ttl_s: float

@@ -19,6 +19,7 @@ from .call_error import CallError
 Holder: TypeAlias = Hashable
 REMEMBERED: Final = 65536
 SHORTEST_RETRY_S: Final = 0.1
+LONGEST_RETRY_S: Final = 1.0
 
 
 class Page(Protocol):
@@ -60,6 +61,21 @@ class Placement:
 
 
 @dataclass(slots=True)
+class Hold:
+    """One holder's part in a lease.
+
+    Attributes:
+        deadline: monotonic seconds at which it ends.
+        times: how often it was taken and not released yet: a connection may hold for several readers at once.
+        firm: whether anybody asked for it. One that only following steps brought gives way when room is needed.
+    """
+
+    deadline: float
+    times: int = 0
+    firm: bool = False
+
+
+@dataclass(slots=True)
 class Lease:
     """Published rows and who holds them until when."""
 
@@ -67,8 +83,13 @@ class Lease:
     index: int
     placement: Placement
     token_ids: list[int]
-    holders: dict[Holder, float] = field(default_factory=dict)
+    holders: dict[Holder, Hold] = field(default_factory=dict)
     lapsed: set[Holder] = field(default_factory=set)
+
+    @property
+    def firm(self) -> bool:
+        """Whether anybody asked for it, rather than only being told of it."""
+        return any(hold.firm for hold in self.holders.values())
 
 
 class Ledger:
@@ -92,6 +113,7 @@ class Ledger:
         self._open = self._slots[0]
         self._leases: dict[str, Lease] = {}
         self._held: dict[Holder, set[str]] = {}
+        self._lapsed: dict[Holder, set[str]] = {}
         self._no_end_before = math.inf  # a lower bound of all deadlines, so that most calls need not look
         self._gone: OrderedDict[str, Literal["released", "expired"]] = OrderedDict()
         for slot in self._slots:
@@ -112,6 +134,8 @@ class Ledger:
     def reserve(self, lengths: list[int]) -> list[Placement]:
         """Rows for prompts of these lengths, all or none; until ``settle`` their slots are not recycled.
 
+        Followers' holds end early where nothing else makes room.
+
         Raises:
             CallError: ``slab_full`` when leases are in the way, ``prompts_exceed_slab`` when not even an empty slab
                 could hold them.
@@ -123,13 +147,15 @@ class Ledger:
                 "send fewer prompts at once, or raise SLOTS.",
             )
         self.expire()
-        chosen = self._choose(lengths)
+        chosen = self._choose(lengths) or self._choose(lengths, yielding=True)
         if chosen is None:
             raise CallError(
                 "slab_full",
                 "Every slot is leased; release leases, let them run out, or raise SLOTS.",
-                retry_after_s=self._earliest_end_s(),
+                retry_after_s=self._retry_after_s(),
             )
+        for slot in {slot.index: slot for slot, recycle in chosen if recycle}.values():
+            self._evict(slot)
         return [
             self._take(slot, length, recycle=recycle)
             for (slot, recycle), length in zip(chosen, lengths, strict=True)
@@ -157,7 +183,7 @@ class Ledger:
         slot.leases.add(lease.lease_id)
         slot.named = True
         self._leases[lease.lease_id] = lease
-        self._add_holder(lease, holder, ttl_s)
+        self._take_hold(lease, holder, ttl_s)
         return lease
 
     def find(self, lease_id: str) -> Lease:
@@ -175,13 +201,17 @@ class Ledger:
         raise CallError("lease_not_found", "Nobody holds a lease of this id; call forward again.")
 
     def hold(self, lease_id: str, holder: Holder, ttl_s: float) -> Lease:
-        """Makes ``holder`` one of a lease's holders, or sets its deadline anew; errors as ``find``."""
+        """Makes ``holder`` one of a lease's holders, once more if it is one already; errors as ``find``."""
         lease = self.find(lease_id)
-        self._add_holder(lease, holder, ttl_s)
+        self._take_hold(lease, holder, ttl_s)
         return lease
 
+    def follow(self, lease: Lease, holder: Holder, ttl_s: float) -> int:
+        """As ``hold`` for a lease just published, but the hold ends early when the room is needed; times held now."""
+        return self._take_hold(lease, holder, ttl_s, firm=False)
+
     def renew(self, lease_id: str, holder: Holder, ttl_s: float) -> Lease:
-        """Sets the deadline of a holder anew.
+        """Sets the deadline of a holder anew; a follower becomes a holder like any other.
 
         Raises:
             CallError: as ``find``, and for somebody whose hold ran out (``lease_expired``) or never was.
@@ -191,26 +221,32 @@ class Ledger:
             raise CallError("lease_expired", "Your hold of the lease ran out; call hold or forward again.")
         if holder not in lease.holders:
             raise CallError("lease_not_found", "Only a holder renews a lease; call hold first.")
-        self._add_holder(lease, holder, ttl_s)
+        self._set_deadline(lease.holders[holder], self._clock() + ttl_s)
+        lease.holders[holder].firm = True
         return lease
 
     def release(self, lease_id: str, holder: Holder) -> bool:
-        """Ends a hold; false when there was none."""
+        """Gives back one of a holder's holds; false when there was none."""
         lease = self._leases.get(lease_id)
         if lease is None or holder not in lease.holders:
             return False
-        self._drop_holder(lease, holder, "released")
+        hold = lease.holders[holder]
+        hold.times -= 1
+        if not hold.times:
+            self._drop_holder(lease, holder, "released")
         return True
 
-    def holds(self, lease_id: str, holder: Holder) -> bool:
-        """Whether ``holder`` holds the lease."""
+    def times_held(self, lease_id: str, holder: Holder) -> int:
+        """How many holds of the lease ``holder`` has."""
         lease = self._leases.get(lease_id)
-        return lease is not None and holder in lease.holders
+        return lease.holders[holder].times if lease is not None and holder in lease.holders else 0
 
     def leave(self, holder: Holder) -> None:
         """Ends all holds of a holder at once: its connection is gone."""
         for lease_id in list(self._held.get(holder, ())):
             self._drop_holder(self._leases[lease_id], holder, "released")
+        for lease_id in self._lapsed.pop(holder, ()):
+            self._leases[lease_id].lapsed.discard(holder)
 
     def expire(self) -> None:
         """Ends holds whose deadline has passed."""
@@ -218,16 +254,14 @@ class Ledger:
         if now < self._no_end_before:
             return
         for lease in list(self._leases.values()):
-            for holder in [one for one, deadline in lease.holders.items() if now >= deadline]:
-                lease.lapsed.add(holder)
-                self.expired += 1
-                self._drop_holder(lease, holder, "expired")
-        deadlines = (deadline for lease in self._leases.values() for deadline in lease.holders.values())
+            for holder in [one for one, hold in lease.holders.items() if now >= hold.deadline]:
+                self._end_early(lease, holder)
+        deadlines = (hold.deadline for lease in self._leases.values() for hold in lease.holders.values())
         self._no_end_before = min(deadlines, default=math.inf)
 
     def expires_in_s(self, lease: Lease, holder: Holder) -> float:
         """Seconds until a hold ends."""
-        return max(0.0, lease.holders[holder] - self._clock())
+        return max(0.0, lease.holders[holder].deadline - self._clock())
 
     def _slots_needed(self, lengths: list[int]) -> int:
         needed, room = 0, 0
@@ -237,15 +271,18 @@ class Ledger:
             room -= length
         return needed
 
-    def _choose(self, lengths: list[int]) -> list[tuple[Slot, bool]] | None:
-        """For each prompt a slot, and whether it is to be recycled first; ``None`` when there is not enough room."""
+    def _choose(self, lengths: list[int], *, yielding: bool = False) -> list[tuple[Slot, bool]] | None:
+        """For each prompt a slot, and whether it is to be recycled first; ``None`` when there is not enough room.
+
+        With ``yielding``, slots that only followers hold count as free.
+        """
         chosen: list[tuple[Slot, bool]] = []
         slot, room = self._open, self.rows_per_slot - self._open.used_rows
         taken: set[int] = set()
         for length in lengths:
             recycle = length > room
             if recycle:
-                following = self._next_free(slot.index, taken)
+                following = self._next_free(slot.index, taken, yielding=yielding)
                 if following is None:
                     return None
                 slot, room = following, self.rows_per_slot
@@ -254,11 +291,25 @@ class Ledger:
             chosen.append((slot, recycle))
         return chosen
 
-    def _next_free(self, after: int, taken: set[int]) -> Slot | None:
+    def _next_free(self, after: int, taken: set[int], *, yielding: bool) -> Slot | None:
         """The next slot, in turn, that is free and not used by the same call."""
         count = len(self._slots)
-        in_turn = (self._slots[(after + distance) % count] for distance in range(1, count + 1))
-        return next((slot for slot in in_turn if slot.free and slot.index not in taken), None)
+        in_turn = [self._slots[(after + distance) % count] for distance in range(1, count + 1)]
+        candidates = [slot for slot in in_turn if slot.index not in taken]
+        free = next((slot for slot in candidates if slot.free), None)
+        if free is None and yielding:
+            return next((slot for slot in candidates if self._yields(slot)), None)
+        return free
+
+    def _yields(self, slot: Slot) -> bool:
+        """Whether nobody who asked holds rows of the slot."""
+        return not slot.pending and not any(self._leases[lease_id].firm for lease_id in slot.leases)
+
+    def _evict(self, slot: Slot) -> None:
+        """Ends followers' holds of a slot that is about to be recycled."""
+        for lease in [self._leases[lease_id] for lease_id in slot.leases]:
+            for holder in list(lease.holders):
+                self._end_early(lease, holder)
 
     def _take(self, slot: Slot, length: int, *, recycle: bool) -> Placement:
         if recycle:
@@ -274,12 +325,34 @@ class Ledger:
         slot.pending += 1
         return placement
 
-    def _add_holder(self, lease: Lease, holder: Holder, ttl_s: float) -> None:
+    def _take_hold(self, lease: Lease, holder: Holder, ttl_s: float, *, firm: bool = True) -> int:
         deadline = self._clock() + ttl_s
-        lease.holders[holder] = deadline
-        self._no_end_before = min(self._no_end_before, deadline)
-        lease.lapsed.discard(holder)
+        hold = lease.holders.setdefault(holder, Hold(deadline))
+        hold.times += 1
+        hold.firm = hold.firm or firm
+        self._set_deadline(hold, max(hold.deadline, deadline))
+        self._forget_lapse(lease, holder)
         self._held.setdefault(holder, set()).add(lease.lease_id)
+        return hold.times
+
+    def _set_deadline(self, hold: Hold, deadline: float) -> None:
+        hold.deadline = deadline
+        self._no_end_before = min(self._no_end_before, deadline)
+
+    def _end_early(self, lease: Lease, holder: Holder) -> None:
+        """Ends a hold that its holder has not released."""
+        lease.lapsed.add(holder)
+        self._lapsed.setdefault(holder, set()).add(lease.lease_id)
+        self.expired += 1
+        self._drop_holder(lease, holder, "expired")
+
+    def _forget_lapse(self, lease: Lease, holder: Holder) -> None:
+        lease.lapsed.discard(holder)
+        lapsed = self._lapsed.get(holder)
+        if lapsed is not None:
+            lapsed.discard(lease.lease_id)
+            if not lapsed:
+                del self._lapsed[holder]
 
     def _drop_holder(self, lease: Lease, holder: Holder, why: Literal["released", "expired"]) -> None:
         del lease.holders[holder]
@@ -289,17 +362,24 @@ class Ledger:
             del self._held[holder]
         if lease.holders:
             return
+        for gone in list(lease.lapsed):
+            self._forget_lapse(lease, gone)
         del self._leases[lease.lease_id]
         self._slots[lease.placement.slot].leases.discard(lease.lease_id)
         self._gone[lease.lease_id] = why
         if len(self._gone) > REMEMBERED:
             self._gone.popitem(last=False)
 
-    def _earliest_end_s(self) -> float:
-        """Seconds until, with nothing renewed, the first leased slot is free again."""
+    def _retry_after_s(self) -> float:
+        """Seconds after which to ask again.
+
+        By the first end of a slot's leases there is room for certain, unless they are renewed; most are released long
+        before it.
+        """
         ends = [
-            max(max(self._leases[lease_id].holders.values()) for lease_id in slot.leases)
+            max(hold.deadline for lease_id in slot.leases for hold in self._leases[lease_id].holders.values())
             for slot in self._slots
             if slot.leases
         ]
-        return max(SHORTEST_RETRY_S, min(ends, default=self._clock()) - self._clock())
+        first = min(ends, default=0.0) - self._clock()
+        return min(LONGEST_RETRY_S, max(SHORTEST_RETRY_S, first))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
 from .call_error import CallError
@@ -26,7 +26,7 @@ class PromptQueue:
         self._max_tokens = max_tokens
         self._step_limit = step_limit
         self._step_tokens = step_tokens
-        self._lines: OrderedDict[str, deque[Part]] = OrderedDict()
+        self._lines: OrderedDict[Hashable, deque[Part]] = OrderedDict()
         self.tokens = 0
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class PromptQueue:
 
     def _take(self, parts: list[Part]) -> None:
         self.tokens -= sum(len(part.token_ids) for part in parts)
-        taken: dict[str, int] = {}
+        taken: dict[Hashable, int] = {}
         for part in parts:
             taken[part.job.client] = taken.get(part.job.client, 0) + 1
         for client, count in taken.items():
@@ -117,7 +117,7 @@ class PromptQueue:
             if client in self._lines:
                 self._lines.move_to_end(client)
 
-    def _replace(self, client: str, line: deque[Part]) -> None:
+    def _replace(self, client: Hashable, line: deque[Part]) -> None:
         if line:
             self._lines[client] = line
         else:

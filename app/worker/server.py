@@ -7,10 +7,13 @@ import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from ..transport import messages as wire
+from ..transport.errors import FrameError
 from .call_error import CallError
 from .connection import Connection
 from .engine import Counters, Engine
@@ -19,8 +22,23 @@ from .leases import Lease
 _logger = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 256
 LOADING_RETRY_S: Final = 2.0
-BACKLOG: Final = 128
 ACCEPT_PAUSE_S: Final = 0.5
+ACCEPTS_PER_TURN: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a client may keep the server waiting, in seconds, before it is hung up on.
+
+    Attributes:
+        hello_s: from its connecting to its hello.
+        frame_s: from the first byte of a frame to the last.
+        every_s: between two looks.
+    """
+
+    hello_s: float = 5.0
+    frame_s: float = 30.0
+    every_s: float = 1.0
 
 
 class Server:
@@ -31,7 +49,10 @@ class Server:
         state: what the worker is doing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience = Patience()) -> None:
+        self._patience = patience
+        self._watched: set[Connection] = set()
+        self._watching: asyncio.TimerHandle | None = None
         self.epoch = secrets.token_hex(16)
         self.state = wire.WorkerState("starting")
         self._engine: Engine | None = None
@@ -41,7 +62,8 @@ class Server:
     @property
     def idle(self) -> bool:
         """Whether no call is waiting for rows."""
-        return self._engine is None or not self._engine.busy
+        waiting = any(connection.busy for connection in self._connections)
+        return not waiting and (self._engine is None or not self._engine.busy)
 
     @property
     def holding(self) -> bool:
@@ -61,15 +83,24 @@ class Server:
         self._engine = engine
 
     def engine(self) -> Engine:
-        """The engine of a ready worker.
+        """The engine, also while the worker ends: who holds rows may finish with them.
 
         Raises:
             CallError: ``worker_unavailable`` with what the worker is doing.
         """
-        if self._engine is None or self.state.state == "stopping":
-            detail = f"The worker is {self.state.state}; try again."
-            raise CallError("worker_unavailable", detail, retry_after_s=LOADING_RETRY_S)
+        if self._engine is None:
+            raise self._unavailable()
         return self._engine
+
+    def engine_for_more(self) -> Engine:
+        """The engine of a ready worker, for calls that bring more work or leases; errors as ``engine``."""
+        if self.state.state == "stopping":
+            raise self._unavailable()
+        return self.engine()
+
+    def _unavailable(self) -> CallError:
+        detail = f"The worker is {self.state.state}; try again."
+        return CallError("worker_unavailable", detail, retry_after_s=LOADING_RETRY_S)
 
     def greeting(self, request_id: int) -> wire.HelloReply:
         """The answer to ``hello``."""
@@ -106,30 +137,36 @@ class Server:
 
     def published(self, step: int, leases: list[Lease]) -> None:
         """Tells followers of new rows."""
-        engine = self.engine()
+        ledger = self.engine().ledger
         for connection in list(self._connections):
-            connection.subscriptions.published(engine.ledger, self.epoch, step, leases)
+            connection.subscriptions.published(ledger, self.epoch, step, leases)
 
     def leave(self, connection: Connection) -> None:
         """A connection is gone."""
         if self._engine is not None:
             self._engine.leave(connection)
 
-    def serve_connection(self, sock: socket.socket, on_end: Callable[[], None] = lambda: None) -> None:
-        """Serves a connected socket."""
+    def serve_connection(
+        self, sock: socket.socket, on_end: Callable[[], None] = lambda: None, *, trusted: bool = True
+    ) -> None:
+        """Serves a connected socket; one that is not ``trusted`` has to keep to the server's patience."""
 
         def ended(connection: Connection) -> None:
             self._connections.discard(connection)
+            self._watched.discard(connection)
             on_end()
 
-        self._connections.add(Connection(self, sock, ended))
+        connection = Connection(self, sock, ended)
+        self._connections.add(connection)
+        if not trusted:
+            self._watched.add(connection)
 
     def listen(self, listener: socket.socket) -> None:
-        """Accepts clients from a bound socket."""
+        """Accepts clients from a listening socket."""
         listener.setblocking(False)  # noqa: FBT003 - the standard library's own signature
-        listener.listen(BACKLOG)
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener, self._accept)
+        self._watch()
 
     def stop_listening(self) -> None:
         """Accepts no more clients."""
@@ -141,30 +178,46 @@ class Server:
     def close(self) -> None:
         """Hangs up on everybody and ends the model's thread."""
         self.stop_listening()
+        if self._watching is not None:
+            self._watching.cancel()
         for connection in list(self._connections):
             connection.channel.close()
         if self._engine is not None:
             self._engine.stop()
 
     def _accept(self) -> None:
-        listener = self._listener
-        if listener is None:
-            return
+        """Takes in those who wait, as many as are due: a burst must not have to wait for as many turns of the loop."""
+        for _ in range(ACCEPTS_PER_TURN):
+            if self._listener is None or not self._accept_one(self._listener):
+                return
+
+    def _accept_one(self, listener: socket.socket) -> bool:
+        """Whether somebody was there."""
         try:
             sock, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:  # no descriptors left: let clients wait instead of spinning
             _logger.warning("cannot accept a client: %s", error)
             loop = asyncio.get_running_loop()
             loop.remove_reader(listener)
             loop.call_later(ACCEPT_PAUSE_S, self._accept_again)
-            return
+            return False
         if len(self._connections) >= MAX_CONNECTIONS:
             _logger.warning("refusing a client: %s are connected", MAX_CONNECTIONS)
             sock.close()
-            return
-        self.serve_connection(sock)
+            return True
+        self.serve_connection(sock, trusted=False)
+        return True
+
+    def _watch(self) -> None:
+        """Hangs up on those who neither say hello nor finish a frame: they would keep others out."""
+        now = time.monotonic()
+        for connection in list(self._watched):
+            reason = connection.overdue(now, self._patience.hello_s, self._patience.frame_s)
+            if reason is not None:
+                connection.channel.close(FrameError(reason))
+        self._watching = asyncio.get_running_loop().call_later(self._patience.every_s, self._watch)
 
     def _accept_again(self) -> None:
         if self._listener is not None:

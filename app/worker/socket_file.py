@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import grp
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from .target_error import TargetError
 
 PROBE_TIMEOUT_S: Final = 1.0
+BACKLOG: Final = 1024
 _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o2750
 _PRIVATE_SOCKET, _SHARED_SOCKET = 0o600, 0o660
 
 
 def bind(path: Path, group: str | None) -> socket.socket:
-    """Binds the socket, with directory and modes as the contract says; an existing directory keeps its mode.
+    """The listening socket, with directory and modes as the contract says; an existing directory keeps its mode.
 
     Raises:
         TargetError: ``socket_unusable``: somebody else's directory, a live worker, or what the system refuses.
@@ -26,13 +29,25 @@ def bind(path: Path, group: str | None) -> socket.socket:
     try:
         gid = None if group is None else _group_id(group)
         _make_directory(path.parent, gid)
-        _remove_stale(path)
-        return _bind(path, gid)
-    except OSError as error:
+        with _locked(path.parent):
+            _remove_stale(path)
+            return _bind(path, gid)
+    except (OSError, ValueError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise TargetError(
-            "socket_unusable",
-            f"The worker's socket cannot be made ({error.strerror or error}); set RUNTIME_DIR.",
+            "socket_unusable", f"The worker's socket cannot be made ({reason}); set RUNTIME_DIR."
         ) from error
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keeps other workers from looking for a stale socket, and removing it, while this one makes its own."""
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def unlink(path: Path, inode: int) -> None:
@@ -101,6 +116,7 @@ def _bind(path: Path, gid: int | None) -> socket.socket:
         if gid is not None:
             os.chown(path, -1, gid)
         path.chmod(_PRIVATE_SOCKET if gid is None else _SHARED_SOCKET)
+        sock.listen(BACKLOG)  # before the lock is gone: a bound socket that nobody listens on looks stale
     except BaseException:
         sock.close()
         raise

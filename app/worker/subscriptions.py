@@ -23,7 +23,7 @@ class _Steps:
         self.request_id = request_id
         self.ttl_s = ttl_s
         self.missed = 0
-        self.held: deque[list[str]] = deque()
+        self.held: deque[dict[str, int]] = deque()  # per step its leases, and how often they were held then
 
 
 class Subscriptions:
@@ -70,16 +70,21 @@ class Subscriptions:
         it missed with the next.
         """
         for one in self._steps.values():
-            while one.held and not any(ledger.holds(lease_id, self._connection) for lease_id in one.held[0]):
+            while one.held and not self._still_holds(ledger, one.held[0]):
                 one.held.popleft()
             if self._connection.channel.unsent_bytes or len(one.held) >= MAX_STEPS_HELD:
                 one.missed += 1
                 continue
-            held = [ledger.hold(lease.lease_id, self._connection, one.ttl_s) for lease in leases]
-            one.held.append([lease.lease_id for lease in held])
-            described = [self._connection.describe_lease(lease) for lease in held]
+            one.held.append(
+                {lease.lease_id: ledger.follow(lease, self._connection, one.ttl_s) for lease in leases}
+            )
+            described = [self._connection.describe_lease(lease) for lease in leases]
             event = wire.StepEvent(
                 id=one.request_id, epoch=epoch, step=step, missed=one.missed, leases=described
             )
             one.missed = 0
             self._connection.send(event)
+
+    def _still_holds(self, ledger: Ledger, step: dict[str, int]) -> bool:
+        """Whether nothing was released of any of a step's leases, which the connection may hold otherwise as well."""
+        return any(ledger.times_held(lease_id, self._connection) >= times for lease_id, times in step.items())
