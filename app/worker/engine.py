@@ -7,31 +7,20 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from .call_error import CallError
-from .jobs import Job, Step
-from .leases import Holder, Lease, Ledger
+from ..export.call_error import CallError
+from ..export.exporter import Counters
+from ..export.job import Job
+from ..export.leases import Holder, Lease, Ledger
+from ..export.slab import Slab
+from ..transport.messages import TargetDescription
+from .jobs import Step
 from .model_thread import ModelThread
 from .queue import PromptQueue
-from .slab import Slab
 from .target import Target
 
 STEPS_IN_FLIGHT: Final = 2
 QUEUE_STEPS: Final = 64
 SWEEP_S: Final = 0.25
-
-
-class Counters:
-    """What ``stats`` reports, since the worker's start."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.tokens = 0
-        self.prompts = 0
-        self.forwards = 0
-        self.rejected = 0
-        self.cancelled = 0
-        self.step_seconds = 0.0
-        self.capacity = 0
 
 
 class Engine:
@@ -69,6 +58,29 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._thread = ModelThread(target, slab, self._from_thread)
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    @property
+    def description(self) -> TargetDescription:
+        """The target."""
+        return self.target.description
+
+    @property
+    def queue_depth(self) -> int:
+        """Prompts that wait for a step."""
+        return len(self.queue)
+
+    @property
+    def queue_tokens(self) -> int:
+        """Tokens that wait for a step."""
+        return self.queue.tokens
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Token ids by the target's tokenizer; ``TargetError`` where there is none."""
+        return self.target.encode(texts)
+
+    def coming(self, _lease_id: str) -> None:
+        """Never anything: leases are told of once they are there."""
+        return
 
     @property
     def busy(self) -> bool:

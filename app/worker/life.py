@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 from typing import Final
 
+from ..export import socket_file
+from ..export.exporter_error import ExporterError
+from ..export.server import Server
 from ..transport import messages as wire
 from ..transport.worker_config import WorkerConfig
-from . import socket_file
 from .engine import Engine
 from .progress import LoadingProgress
-from .server import Server
 from .target_error import TargetError
 
 _logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Life:
                 self._server.serve_connection(parent, lambda: self._end(0))
             try:
                 self._listen()
-            except TargetError as error:
+            except ExporterError as error:
                 await self._fail(error)
                 return START_UP_FAILURE
             threading.Thread(target=self._load, args=(loop,), name="loader", daemon=True).start()
@@ -84,10 +85,10 @@ class Life:
 
     def _load_target(self, loop: asyncio.AbstractEventLoop) -> tuple[object, object]:
         from .inspect_target import inspect_target  # noqa: PLC0415 - may bring torch
-        from .slab import Slab  # noqa: PLC0415
+        from .make_slab import make_slab  # noqa: PLC0415
 
         plan = inspect_target(self._config)
-        slab = Slab(plan, self._config.slots, self._server.epoch)
+        slab = make_slab(plan, self._config.slots, self._server.epoch)
         progress = LoadingProgress(lambda state: self._tell(loop, state))
         began = time.monotonic()
         with progress:
@@ -108,13 +109,13 @@ class Life:
         if self._server.state.state == "stopping":
             return
         engine = Engine(target, slab, self._config.max_queue_tokens, self._server.published)  # type: ignore[arg-type]  # as loaded
-        self._server.set_engine(engine)
+        self._server.set_exporter(engine)
         self._server.set_state(wire.WorkerState("ready"))
 
-    def _fail_soon(self, loop: asyncio.AbstractEventLoop, error: TargetError) -> None:
+    def _fail_soon(self, loop: asyncio.AbstractEventLoop, error: ExporterError) -> None:
         _from_thread(loop, lambda: asyncio.ensure_future(self._fail(error)))
 
-    async def _fail(self, error: TargetError) -> None:
+    async def _fail(self, error: ExporterError) -> None:
         """Says why before ending: the settings, not luck, are to blame, so nobody should try again."""
         _logger.error("cannot start: %s", error.detail)
         self._server.set_state(wire.WorkerState("failed", error.detail))

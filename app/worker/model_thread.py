@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from .call_error import CallError
+from ..export.call_error import CallError
+from ..export.slab import Slab
 from .jobs import Step
-from .slab import Slab
 from .target import Target
 
 _logger = logging.getLogger(__name__)

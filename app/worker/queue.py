@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
-from .call_error import CallError
+from ..export.call_error import CallError
 from .jobs import Job, Part, Step
 
 RETRY_AFTER_S: Final = 1.0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ..export.exporter_error import ExporterError
 
-class TargetError(Exception):
+
+class TargetError(ExporterError):
     """The target cannot be held as configured; trying again without a change will fail again.
 
     Attributes:
@@ -13,8 +15,3 @@ class TargetError(Exception):
             ``hub_unauthorized`` or ``worker_not_installed``.
         detail: one sentence that says what to do.
     """
-
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(f"{code}: {detail}")
-        self.code = code
-        self.detail = detail

@@ -14,10 +14,10 @@ import pytest
 from service import wait_until
 from worker_process import RawClient
 
+from app.export.connection import MAX_CALLS_IN_FLIGHT
+from app.export.server import MAX_CONNECTIONS, Patience, Server
 from app.transport import messages as wire
 from app.transport.frames import MAX_FRAME_BYTES, frame
-from app.worker.connection import MAX_CALLS_IN_FLIGHT
-from app.worker.server import MAX_CONNECTIONS, Patience, Server
 
 pack = msgspec.msgpack.encode
 

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.worker.call_error import CallError
-from app.worker.leases import Ledger
+from app.export.call_error import CallError
+from app.export.leases import Ledger
 
 SLOTS, ROWS = 3, 8
 HOLDERS = st.sampled_from(["a", "b", "c"])
@@ -146,7 +146,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.settle(placements)
 
     def some_lease(self, data):
-        return list(self.leases)[data.draw(st.integers(0, len(self.leases) - 1))]  # ids are random, places are not
+        return list(self.leases)[
+            data.draw(st.integers(0, len(self.leases) - 1))
+        ]  # ids are random, places are not
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), holder=HOLDERS, ttl_s=TTLS)

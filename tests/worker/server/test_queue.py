@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from app.worker.call_error import CallError
-from app.worker.jobs import Job
+from app.export.call_error import CallError
+from app.export.job import Job
 from app.worker.queue import PromptQueue
 
 LIMIT, BOUND = 16, 60

@@ -1,4 +1,4 @@
-"""The slab as the worker writes it, and the control page beside it."""
+"""The slab as the exporter writes it, and the control page beside it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 from ..transport.control_page import ControlPageWriter, control_byte_size
 from ..transport.memfd import SealedMemory
 from ..transport.region import (
+    DTYPE_BYTES,
     FORMAT_VERSION,
     RawHandle,
     RegionDescriptor,
     RegionDevice,
     slot_bytes_for,
 )
-from .device import free_bytes
-from .target import TargetPlan
-from .target_error import TargetError
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +77,15 @@ class DeviceMemory:
 
 
 class Slab:
-    """Slots for the rows of a target, made before its weights are read.
+    """Slots for rows, made before a target's weights are read.
+
+    Args:
+        slots: number of slots.
+        rows_per_slot: rows of each.
+        width: elements of a row.
+        dtype: dtype of the rows, e.g. ``bfloat16``.
+        device: ``cpu`` or ``cuda:N``.
+        epoch: of this start, 128 random bits in hexadecimal.
 
     Attributes:
         region: how readers map it.
@@ -87,19 +93,22 @@ class Slab:
         descriptors: what ``describe`` passes: control page, and the slab where it is a memfd.
 
     Raises:
-        TargetError: ``out_of_memory``: slab and weights together do not fit; both numbers are in the sentence.
+        MemoryError: there is not enough; the sentence has the numbers.
+        UnsupportedTransportError: the device's memory cannot be shared.
     """
 
-    def __init__(self, plan: TargetPlan, slots: int, epoch: str) -> None:
+    def __init__(
+        self, *, slots: int, rows_per_slot: int, width: int, dtype: str, device: str, epoch: str
+    ) -> None:
         import torch  # noqa: PLC0415 - loaded by the time a target is
 
-        rows = plan.description.max_num_batched_tokens
-        slot_bytes = slot_bytes_for(rows, plan.row_bytes)
+        row_bytes = width * DTYPE_BYTES[dtype]
+        slot_bytes = slot_bytes_for(rows_per_slot, row_bytes)
         byte_size = slots * slot_bytes
-        self._memory = _allocate(plan, byte_size)
-        self._row_bytes = plan.row_bytes
-        self._shape_dtype = getattr(torch, plan.dtype)
-        self._width = plan.width
+        self._memory = _allocate(device, byte_size)
+        self._row_bytes = row_bytes
+        self._shape_dtype = getattr(torch, dtype)
+        self._width = width
         control_bytes = control_byte_size(slots)
         self._control = SealedMemory("control", control_bytes)
         self.page = ControlPageWriter(memoryview(self._control.buffer), epoch=epoch, slots=slots)
@@ -114,10 +123,10 @@ class Slab:
             device=self._memory.device,
             slots=slots,
             slot_bytes=slot_bytes,
-            rows_per_slot=rows,
-            row_bytes=plan.row_bytes,
-            dtype=plan.dtype,
-            width=plan.width,
+            rows_per_slot=rows_per_slot,
+            row_bytes=row_bytes,
+            dtype=dtype,
+            width=width,
             control_byte_size=control_bytes,
             exporter_pid=os.getpid(),
         )
@@ -136,17 +145,7 @@ class Slab:
         return self._memory.read(byte_offset, byte_size)
 
 
-def _allocate(plan: TargetPlan, byte_size: int) -> Memory:
-    free = free_bytes(plan.device)
-    if free is not None and byte_size + plan.weight_bytes > free:
-        raise TargetError(
-            "out_of_memory",
-            f"The slab of {byte_size} bytes and the weights of {plan.weight_bytes} bytes do not fit into the "
-            f"{free} bytes free on {plan.device}; lower SLOTS or MAX_NUM_BATCHED_TOKENS, or take a smaller target.",
-        )
-    try:
-        if plan.device == "cpu":
-            return HostMemory(byte_size)
-        return DeviceMemory(byte_size, int(plan.device.partition(":")[2] or 0))
-    except MemoryError as error:
-        raise TargetError("out_of_memory", f"{error}; lower SLOTS or MAX_NUM_BATCHED_TOKENS.") from error
+def _allocate(device: str, byte_size: int) -> Memory:
+    if device == "cpu":
+        return HostMemory(byte_size)
+    return DeviceMemory(byte_size, int(device.partition(":")[2] or 0))

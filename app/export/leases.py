@@ -22,6 +22,11 @@ SHORTEST_RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 1.0
 
 
+def new_lease_id() -> str:
+    """128 random bits in hexadecimal."""
+    return secrets.token_hex(16)
+
+
 class Page(Protocol):
     """What readers see of the slots: the control page."""
 
@@ -93,7 +98,7 @@ class Lease:
 
 
 class Ledger:
-    """All slots and leases of one worker.
+    """All slots and leases of one exporter.
 
     Args:
         slots: number of slots.
@@ -175,10 +180,17 @@ class Ledger:
             self._slots[placement.slot].pending -= 1
 
     def publish(
-        self, placement: Placement, token_ids: list[int], *, index: int, holder: Holder, ttl_s: float
+        self,
+        placement: Placement,
+        token_ids: list[int],
+        *,
+        index: int,
+        holder: Holder,
+        ttl_s: float,
+        lease_id: str | None = None,
     ) -> Lease:
-        """Turns a written reservation into a lease of ``holder``."""
-        lease = Lease(secrets.token_hex(16), index, placement, token_ids)
+        """Turns a written reservation into a lease of ``holder``, of a new id unless one was announced for it."""
+        lease = Lease(lease_id or new_lease_id(), index, placement, token_ids)
         slot = self._slots[placement.slot]
         slot.leases.add(lease.lease_id)
         slot.named = True

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from .target_error import TargetError
+from .exporter_error import ExporterError
 
 PROBE_TIMEOUT_S: Final = 1.0
 BACKLOG: Final = 1024
@@ -24,7 +24,7 @@ def bind(path: Path, group: str | None) -> socket.socket:
     """The listening socket, with directory and modes as the contract says; an existing directory keeps its mode.
 
     Raises:
-        TargetError: ``socket_unusable``: somebody else's directory, a live worker, or what the system refuses.
+        ExporterError: ``socket_unusable``: somebody else's directory, a live worker, or what the system refuses.
     """
     try:
         gid = None if group is None else _group_id(group)
@@ -34,7 +34,7 @@ def bind(path: Path, group: str | None) -> socket.socket:
             return _bind(path, gid)
     except (OSError, ValueError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise TargetError(
+        raise ExporterError(
             "socket_unusable", f"The worker's socket cannot be made ({reason}); set RUNTIME_DIR."
         ) from error
 
@@ -63,7 +63,9 @@ def _group_id(group: str) -> int:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
-        raise TargetError("socket_unusable", f"There is no group {group!r:.40}; set SOCKET_GROUP.") from None
+        raise ExporterError(
+            "socket_unusable", f"There is no group {group!r:.40}; set SOCKET_GROUP."
+        ) from None
 
 
 def _make_directory(directory: Path, gid: int | None) -> None:
@@ -81,17 +83,17 @@ def _check_directory(directory: Path) -> None:
     """A directory that another user owns or may write to could swap the socket for his own."""
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise TargetError("socket_unusable", "RUNTIME_DIR is no directory, or a link; set another one.")
+        raise ExporterError("socket_unusable", "RUNTIME_DIR is no directory, or a link; set another one.")
     if found.st_uid not in (os.getuid(), 0):
-        raise TargetError("socket_unusable", "RUNTIME_DIR belongs to another user; set another one.")
+        raise ExporterError("socket_unusable", "RUNTIME_DIR belongs to another user; set another one.")
     if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
-        raise TargetError("socket_unusable", "Everybody may write to RUNTIME_DIR; set a private one.")
+        raise ExporterError("socket_unusable", "Everybody may write to RUNTIME_DIR; set a private one.")
 
 
 def _remove_stale(path: Path) -> None:
     if not path.is_socket():
         if path.exists():
-            raise TargetError("socket_unusable", "worker.sock in RUNTIME_DIR is no socket; remove it.")
+            raise ExporterError("socket_unusable", "worker.sock in RUNTIME_DIR is no socket; remove it.")
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
@@ -102,7 +104,7 @@ def _remove_stale(path: Path) -> None:
         except OSError:
             path.unlink(missing_ok=True)
             return
-    raise TargetError("socket_unusable", "Another worker is alive on this socket; set another RUNTIME_DIR.")
+    raise ExporterError("socket_unusable", "Another worker is alive on this socket; set another RUNTIME_DIR.")
 
 
 def _bind(path: Path, gid: int | None) -> socket.socket:

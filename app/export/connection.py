@@ -1,4 +1,4 @@
-"""One client of the worker's socket: decodes its calls, answers them, and ends with everything it held."""
+"""One client of the exporter's socket: decodes its calls, answers them, and ends with everything it held."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..transport import messages as wire
 from ..transport.channel import FrameChannel
 from ..transport.errors import FrameError
 from .call_error import CallError
-from .engine import Engine
-from .jobs import Job
+from .exporter import Exporter
+from .exporter_error import ExporterError
+from .job import Job
 from .leases import Lease
 from .subscriptions import Subscriptions
-from .target_error import TargetError
 
 if TYPE_CHECKING:
     from .server import Server
@@ -36,7 +36,7 @@ class Connection:
     """A connected client, and the holder of what it leases.
 
     Args:
-        server: the worker.
+        server: the exporter's.
         sock: the connected socket.
         on_end: called once when the connection is gone.
     """
@@ -89,9 +89,9 @@ class Connection:
 
     def describe_lease(self, lease: Lease) -> wire.LeaseDescriptor:
         """A lease as this holder sees it."""
-        engine = self._server.engine()
-        placement, region = lease.placement, engine.slab.region
-        expires_in_s = engine.ledger.expires_in_s(lease, self)
+        exporter = self._server.exporter()
+        placement, region = lease.placement, exporter.slab.region
+        expires_in_s = exporter.ledger.expires_in_s(lease, self)
         at = datetime.now(UTC) + timedelta(seconds=expires_in_s)
         return wire.LeaseDescriptor(
             lease_id=lease.lease_id,
@@ -100,7 +100,7 @@ class Connection:
             sequence=placement.sequence,
             row_start=placement.row_start,
             num_tokens=placement.num_tokens,
-            byte_offset=engine.slab.byte_offset(placement.slot, placement.row_start),
+            byte_offset=exporter.slab.byte_offset(placement.slot, placement.row_start),
             byte_size=placement.num_tokens * region.row_bytes,
             shape=[placement.num_tokens, region.width],
             axes=["token", "hidden"],
@@ -166,22 +166,37 @@ class Connection:
         self.send(self._server.greeting(request.id))
 
     def _describe(self, request: wire.Describe) -> None:
-        engine = self._server.engine()
-        reply = wire.DescribeReply(id=request.id, region=engine.slab.region, target=engine.target.description)
-        self.send(reply, engine.slab.descriptors)
+        exporter = self._server.exporter()
+        reply = wire.DescribeReply(id=request.id, region=exporter.slab.region, target=exporter.description)
+        self.send(reply, exporter.slab.descriptors)
 
     def _hold(self, request: wire.Hold) -> None:
-        engine = self._server.engine_for_more()
-        self._check_held(engine, 1)
-        lease = engine.ledger.hold(request.lease_id, self, request.lease_ttl_s)
-        self.send(wire.LeaseReply(id=request.id, epoch=self._server.epoch, lease=self.describe_lease(lease)))
+        exporter = self._server.exporter_for_more()
+        self._check_held(exporter, 1)
+
+        def hold() -> None:
+            lease = exporter.ledger.hold(request.lease_id, self, request.lease_ttl_s)
+            reply = wire.LeaseReply(id=request.id, epoch=self._server.epoch, lease=self.describe_lease(lease))
+            self.send(reply)
+
+        coming = exporter.coming(request.lease_id)
+        if coming is None:
+            hold()
+            return
+        self._check_in_flight(request.id)
+        self._start(request.id, self._once(coming, hold))
+
+    async def _once(self, coming: asyncio.Future[None], act: Callable[[], None]) -> None:
+        """Acts when a lease that was announced is there, or is given up: ``act`` then fails as for any other id."""
+        await asyncio.wait([coming])  # whose end belongs to all who wait for it: never to be cancelled
+        act()
 
     def _renew(self, request: wire.Renew) -> None:
-        lease = self._server.engine().ledger.renew(request.lease_id, self, request.lease_ttl_s)
+        lease = self._server.exporter().ledger.renew(request.lease_id, self, request.lease_ttl_s)
         self.send(wire.LeaseReply(id=request.id, epoch=self._server.epoch, lease=self.describe_lease(lease)))
 
     def _release(self, request: wire.Release) -> None:
-        released = self._server.engine().ledger.release(request.lease_id, self)
+        released = self._server.exporter().ledger.release(request.lease_id, self)
         self.send(wire.ReleaseReply(id=request.id, released=released))
 
     def _subscribe(self, request: wire.Subscribe) -> None:
@@ -196,7 +211,7 @@ class Connection:
         task = self._tasks.get(request.request_id)
         cancelled = CallError("cancelled", "The call was cancelled.")
         if job is not None:
-            self._server.engine().cancel(job, cancelled)
+            self._server.exporter().cancel(job, cancelled)
         elif task is not None:
             task.cancel()
             self._fail(request.request_id, cancelled)
@@ -204,35 +219,35 @@ class Connection:
         self.send(wire.CancelReply(id=request.id, cancelled=found))
 
     def _forward(self, request: wire.Forward) -> None:
-        engine = self._server.engine_for_more()
+        exporter = self._server.exporter_for_more()
         if (request.prompts is None) == (request.prompt_token_ids is None):
             raise CallError("invalid_request", "Give exactly one of prompts and prompt_token_ids.")
         prompts = request.prompts or request.prompt_token_ids
         if not prompts:
             raise CallError("empty_prompt", "Give at least one prompt.")
         self._check_in_flight(request.id)
-        self._check_held(engine, len(prompts))
+        self._check_held(exporter, len(prompts))
         if request.prompt_token_ids is not None:
-            self._submit(engine, request, request.prompt_token_ids)
+            self._submit(exporter, request, request.prompt_token_ids)
         else:
-            self._start(request.id, self._encode_and_submit(engine, request))
+            self._start(request.id, self._encode_and_submit(exporter, request))
 
-    async def _encode_and_submit(self, engine: Engine, request: wire.Forward) -> None:
+    async def _encode_and_submit(self, exporter: Exporter, request: wire.Forward) -> None:
         texts = request.prompts or []
         size = sum(map(len, texts))
-        if engine.text_in_work and engine.text_in_work + size > MAX_TEXT_IN_WORK:
+        if exporter.text_in_work and exporter.text_in_work + size > MAX_TEXT_IN_WORK:
             raise CallError("overloaded", "Too much text is being encoded; try again.", retry_after_s=1.0)
-        engine.text_in_work += size
+        exporter.text_in_work += size
         try:
-            prompts = await asyncio.to_thread(engine.target.encode, texts)
-        except TargetError as error:
+            prompts = await asyncio.to_thread(exporter.encode, texts)
+        except ExporterError as error:
             raise CallError(error.code, error.detail) from None
         finally:
-            engine.text_in_work -= size
+            exporter.text_in_work -= size
         del self._tasks[request.id]
-        self._submit(engine, request, prompts)
+        self._submit(exporter, request, prompts)
 
-    def _submit(self, engine: Engine, request: wire.Forward, prompts: list[list[int]]) -> None:
+    def _submit(self, exporter: Exporter, request: wire.Forward, prompts: list[list[int]]) -> None:
         def answer(result: list[Lease] | CallError) -> None:
             self._jobs.pop(request.id, None)
             if isinstance(result, CallError):
@@ -241,7 +256,7 @@ class Connection:
             leases = [self.describe_lease(lease) for lease in result]
             self.send(wire.ForwardReply(id=request.id, epoch=self._server.epoch, leases=leases))
 
-        self._jobs[request.id] = engine.submit(
+        self._jobs[request.id] = exporter.submit(
             prompts,
             holder=self,
             client=(self, request.client),
@@ -252,19 +267,19 @@ class Connection:
         )
 
     def _read(self, request: wire.Read) -> None:
-        engine = self._server.engine()
-        lease = engine.ledger.find(request.lease_id)
-        size = lease.placement.num_tokens * engine.slab.region.row_bytes
+        exporter = self._server.exporter()
+        lease = exporter.ledger.find(request.lease_id)
+        size = lease.placement.num_tokens * exporter.slab.region.row_bytes
         start = min(request.offset, size)
         length = min(request.max_bytes, size - start)
-        at = engine.slab.byte_offset(lease.placement.slot, lease.placement.row_start) + start
+        at = exporter.slab.byte_offset(lease.placement.slot, lease.placement.row_start) + start
         self._check_in_flight(request.id)
 
         async def copy() -> None:
             async with self._reads:
                 await self.channel.drained()  # or the answers of a client that reads none would pile up here
-                data = await asyncio.to_thread(engine.slab.read, at, length)
-                engine.ledger.find(request.lease_id)  # it must have stood until the copy was made
+                data = await asyncio.to_thread(exporter.slab.read, at, length)
+                exporter.ledger.find(request.lease_id)  # it must have stood until the copy was made
                 self.send(wire.ReadReply(id=request.id, offset=start, byte_size=size, data=data))
 
         self._start(request.id, copy())
@@ -293,7 +308,7 @@ class Connection:
             detail = f"{MAX_CALLS_IN_FLIGHT} calls of this connection are unanswered; wait for some."
             raise CallError("overloaded", detail, retry_after_s=1.0)
 
-    def _check_held(self, engine: Engine, more: int) -> None:
-        if engine.ledger.held_by(self) + more > MAX_HELD_LEASES:
+    def _check_held(self, exporter: Exporter, more: int) -> None:
+        if exporter.ledger.held_by(self) + more > MAX_HELD_LEASES:
             detail = f"A connection may hold {MAX_HELD_LEASES} leases; release some."
             raise CallError("overloaded", detail, retry_after_s=1.0)

@@ -1,4 +1,4 @@
-"""The worker's socket: accepts clients, and answers what needs no model while there is none."""
+"""The exporter's socket: accepts clients, and answers what needs no model while there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..transport import messages as wire
 from ..transport.errors import FrameError
 from .call_error import CallError
 from .connection import Connection
-from .engine import Counters, Engine
+from .exporter import Counters, Exporter
 from .leases import Lease
 
 _logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Server:
         self._watching: asyncio.TimerHandle | None = None
         self.epoch = secrets.token_hex(16)
         self.state = wire.WorkerState("starting")
-        self._engine: Engine | None = None
+        self._exporter: Exporter | None = None
         self._connections: set[Connection] = set()
         self._listener: socket.socket | None = None
 
@@ -63,12 +63,12 @@ class Server:
     def idle(self) -> bool:
         """Whether no call is waiting for rows."""
         waiting = any(connection.busy for connection in self._connections)
-        return not waiting and (self._engine is None or not self._engine.busy)
+        return not waiting and (self._exporter is None or not self._exporter.busy)
 
     @property
     def holding(self) -> bool:
         """Whether anybody holds a lease."""
-        return self._engine is not None and len(self._engine.ledger) > 0
+        return self._exporter is not None and len(self._exporter.ledger) > 0
 
     def set_state(self, state: wire.WorkerState) -> None:
         """Notes and tells what the worker is doing."""
@@ -78,25 +78,25 @@ class Server:
         for connection in list(self._connections):
             connection.subscriptions.state_changed(state)
 
-    def set_engine(self, engine: Engine) -> None:
+    def set_exporter(self, exporter: Exporter) -> None:
         """From now on calls that need the model are answered."""
-        self._engine = engine
+        self._exporter = exporter
 
-    def engine(self) -> Engine:
-        """The engine, also while the worker ends: who holds rows may finish with them.
+    def exporter(self) -> Exporter:
+        """What fills the slab, also while the worker ends: who holds rows may finish with them.
 
         Raises:
             CallError: ``worker_unavailable`` with what the worker is doing.
         """
-        if self._engine is None:
+        if self._exporter is None:
             raise self._unavailable()
-        return self._engine
+        return self._exporter
 
-    def engine_for_more(self) -> Engine:
-        """The engine of a ready worker, for calls that bring more work or leases; errors as ``engine``."""
+    def exporter_for_more(self) -> Exporter:
+        """What fills the slab of a ready worker, for calls that bring more work or leases; errors as ``exporter``."""
         if self.state.state == "stopping":
             raise self._unavailable()
-        return self.engine()
+        return self.exporter()
 
     def _unavailable(self) -> CallError:
         detail = f"The worker is {self.state.state}; try again."
@@ -114,8 +114,8 @@ class Server:
 
     def stats(self, request_id: int) -> wire.StatsReply:
         """Counters and gauges; zeros while there is no model."""
-        engine = self._engine
-        counters = Counters() if engine is None else engine.counters
+        exporter = self._exporter
+        counters = Counters() if exporter is None else exporter.counters
         return wire.StatsReply(
             id=request_id,
             steps=counters.steps,
@@ -124,12 +124,12 @@ class Server:
             forwards=counters.forwards,
             rejected=counters.rejected,
             cancelled=counters.cancelled,
-            leases_active=0 if engine is None else len(engine.ledger),
-            leases_expired=0 if engine is None else engine.ledger.expired,
-            slots_total=0 if engine is None else engine.slab.region.slots,
-            slots_leased=0 if engine is None else engine.ledger.slots_leased,
-            queue_depth=0 if engine is None else len(engine.queue),
-            queue_tokens=0 if engine is None else engine.queue.tokens,
+            leases_active=0 if exporter is None else len(exporter.ledger),
+            leases_expired=0 if exporter is None else exporter.ledger.expired,
+            slots_total=0 if exporter is None else exporter.slab.region.slots,
+            slots_leased=0 if exporter is None else exporter.ledger.slots_leased,
+            queue_depth=0 if exporter is None else exporter.queue_depth,
+            queue_tokens=0 if exporter is None else exporter.queue_tokens,
             connections=len(self._connections),
             step_seconds_total=counters.step_seconds,
             rows_capacity_total=counters.capacity,
@@ -137,14 +137,14 @@ class Server:
 
     def published(self, step: int, leases: list[Lease]) -> None:
         """Tells followers of new rows."""
-        ledger = self.engine().ledger
+        ledger = self.exporter().ledger
         for connection in list(self._connections):
             connection.subscriptions.published(ledger, self.epoch, step, leases)
 
     def leave(self, connection: Connection) -> None:
         """A connection is gone."""
-        if self._engine is not None:
-            self._engine.leave(connection)
+        if self._exporter is not None:
+            self._exporter.leave(connection)
 
     def serve_connection(
         self, sock: socket.socket, on_end: Callable[[], None] = lambda: None, *, trusted: bool = True
@@ -176,14 +176,14 @@ class Server:
             self._listener = None
 
     def close(self) -> None:
-        """Hangs up on everybody and ends the model's thread."""
+        """Hangs up on everybody and ends what runs behind it."""
         self.stop_listening()
         if self._watching is not None:
             self._watching.cancel()
         for connection in list(self._connections):
             connection.channel.close()
-        if self._engine is not None:
-            self._engine.stop()
+        if self._exporter is not None:
+            self._exporter.stop()
 
     def _accept(self) -> None:
         """Takes in those who wait, as many as are due: a burst must not have to wait for as many turns of the loop."""
