@@ -32,15 +32,17 @@ class Exporter(Protocol):
 
     Attributes:
         slab: where the rows lie.
-        ledger: whose they are.
         counters: what was done so far.
         text_in_work: characters of prompts that are being encoded; the connections count them.
     """
 
     slab: Slab
-    ledger: Ledger
     counters: Counters
     text_in_work: int
+
+    @property
+    def ledger(self) -> Ledger:
+        """Whose the rows are."""
 
     @property
     def description(self) -> TargetDescription:

@@ -47,9 +47,9 @@ def test_a_reader_that_ignores_the_sequence_is_caught(mutated, content, cache_di
 
 def test_a_worker_whose_leases_never_expire_is_caught(mutated, content, cache_dir, tmp_path):
     code = mutated(
-        "worker/leases.py",
-        "[one for one, deadline in lease.holders.items() if now >= deadline]",
-        "[one for one, deadline in lease.holders.items() if now >= deadline + 1e9]",
+        "export/leases.py",
+        "[one for one, hold in lease.holders.items() if now >= hold.deadline]",
+        "[one for one, hold in lease.holders.items() if now >= hold.deadline + 1e9]",
     )
     faults, left = storm_over(code, content, cache_dir, tmp_path)
     assert faults or any("leases_active" in one for one in left)
