@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,9 @@ from .settings import Settings, unknown_variables
 _logger = logging.getLogger(__name__)
 # uvicorn keeps idle connections open for so long; a client that reuses one later must not meet a reset.
 KEEP_ALIVE_S = 75
+# After SIGTERM: for callers that the kernel has connected already, and for requests on connections just opened.
+DOOR_S = 0.1
+LAST_WORDS_S = 1.0
 
 
 class StartError(Exception):
@@ -130,6 +134,21 @@ class _Server(uvicorn.Server):
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends without turning away who is already here: uvicorn by itself closes connections that were just opened."""
+        for server in self.servers:
+            for listening in server.sockets:
+                # No more callers wait at the door; those who do are let in before it closes.
+                with socket.socket(fileno=os.dup(listening.fileno())) as door:
+                    door.listen(0)
+        await asyncio.sleep(DOOR_S)
+        for server in self.servers:
+            server.close()
+        until = time.monotonic() + LAST_WORDS_S
+        while self.server_state.connections and time.monotonic() < until:  # noqa: ASYNC110 - uvicorn has no event
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
 
     def _stop(self, number: int) -> None:
         self._context.stopping = True

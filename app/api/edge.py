@@ -46,7 +46,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        exchange = _Exchange(scope, send, request_id_of(headers))
+        exchange = _Exchange(scope, send, request_id_of(headers), self.context)
         reset = request_id.set(exchange.request_id)
         self.context.metrics.in_flight.inc()
         try:
@@ -104,8 +104,9 @@ class Edge:
 class _Exchange:
     """One request and what has been answered so far."""
 
-    def __init__(self, scope: Scope, send: Send, request_id_text: str) -> None:
+    def __init__(self, scope: Scope, send: Send, request_id_text: str, context: Context) -> None:
         self._scope = scope
+        self._context = context
         self._send = send
         self.request_id = request_id_text
         self.path: str = scope["path"]
@@ -151,6 +152,8 @@ class _Exchange:
             self.started, self.status = True, status
             self.code = self._scope.get("draftport.code", "")
             headers["x-request-id"] = self.request_id
+            if self._context.stopping:
+                headers["connection"] = "close"
             headers["x-content-type-options"] = "nosniff"
         elif self._replaced:
             return
@@ -165,6 +168,8 @@ class _Exchange:
         }
         if allow:
             fields["allow"] = allow
+        if self._context.stopping:
+            fields["connection"] = "close"
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields.items()]
         self.started, self.status, self.code = True, problem.status, problem.code
         start: dict[str, Any] = {"type": "http.response.start", "status": problem.status, "headers": raw}
