@@ -47,6 +47,7 @@ _FORWARD = (
     "tokenizer_missing", "overloaded", "slab_full", "out_of_memory", "deadline_exceeded", "worker_error",
 )  # fmt: skip
 _LEASE = (*_WORKER, "lease_not_found", "lease_expired")
+_ADOPT = ("overloaded", "slab_full", "prompt_too_long", "worker_error")
 _BINARY: dict[str, Any] = {SAFETENSORS: {"schema": {"type": "string", "format": "binary"}}}
 
 
@@ -158,11 +159,17 @@ async def delete_lease(lease_id: LeaseId, context: Ctx) -> Response:
     "/hidden-states/leases/{lease_id}/tensor",
     operation_id="getLeaseTensor",
     response_class=Response,
-    responses={**problems(*_LEASE), 200: {"content": _BINARY}},
+    responses={**problems(*_LEASE, *_ADOPT), 200: {"content": _BINARY}},
 )
-async def get_tensor(lease_id: LeaseId, context: Ctx) -> Response:
-    """The lease's rows as safetensors: `hidden_states` and `token_ids`."""
+async def get_tensor(request: Request, lease_id: LeaseId, context: Ctx) -> Response:
+    """The lease's rows as safetensors: `hidden_states` and `token_ids`.
+
+    Also of a lease that was not taken here, such as one that vLLM's own answer named: it becomes one of this
+    client's, for a minute or until it is deleted.
+    """
     session = context.link.session()
+    if context.leases.find(lease_id) is None and not context.leases.has_ended(lease_id):
+        await _adopt(context, session, client_of(request), lease_id)
     found = _find(context, session, lease_id)
     # The worker decides whether the lease still stands; what is read afterwards is confirmed by the control page.
     await _calling_about(
@@ -279,6 +286,16 @@ async def _calling_about(context: Context, lease_id: str, work: Awaitable[_Resul
         raise _gone(context, lease_id) from None
     except TransportError as error:
         raise problem_of(error) from None
+
+
+async def _adopt(context: Context, session: WorkerSession, client: str, lease_id: str) -> None:
+    """Holds a lease that somebody else took; who knows its 128 random bits was told of it."""
+    _refuse_too_many(context, 1, client)
+    before = time.monotonic()
+    with context.leases.reserved(client, 1):
+        hold = wire.Hold(id=0, lease_id=lease_id, lease_ttl_s=DOWNLOAD_TTL_S)
+        reply = await _calling(session.client.call(hold))
+    context.leases.add([reply.lease], epoch=reply.epoch, client=client, deadline=before + DOWNLOAD_TTL_S)
 
 
 def _find(context: Context, session: WorkerSession, lease_id: str) -> RestLease:

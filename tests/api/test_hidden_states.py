@@ -180,6 +180,23 @@ def test_leases_that_never_were(service, lease_id, method, suffix):
         assert answer.json()["code"] == "lease_not_found"
 
 
+def test_a_lease_taken_elsewhere_can_be_downloaded_by_its_id(service):
+    """As readers on other machines do with the ids that vLLM's answers name."""
+    from app.reader import Region
+
+    with Region.attach(service.socket_path) as region:
+        [lease] = region.forward([[5, 6, 7]])
+        path = f"{PATH}/leases/{lease.lease_id}"
+        answer = service.http.get(f"{path}/tensor")
+        assert answer.status_code == 200
+        rows = safetensors.numpy.load(answer.content)
+        assert rows["token_ids"].tolist() == [5, 6, 7]
+        assert (rows["hidden_states"] == lease.tensor().numpy()).all()
+        assert service.http.delete(path).status_code == 204
+        lease.check()  # the other's hold is its own affair
+        lease.release()
+
+
 def test_every_slot_leased_is_told_with_a_time_to_come_back(leased, post, is_problem, service):
     target = service.http.get("/v1/target").json()
     rows = target["max_num_batched_tokens"]

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 
 import pytest
-from vllm_server import VOCAB, Reference, VllmServer, make_target
+from vllm_server import VOCAB, Reference, VllmServer, installed, make_target
 
 
-def installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """Two OpenMP pools on two cores would spin against each other."""
+    if installed("torch"):
+        import torch
 
-
-needs_vllm = pytest.mark.skipif(
-    not installed("vllm"),
-    reason="vLLM is not installed here; run `make test-vllm`, which makes an environment for it",
-)
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if "vllm_needed" in item.name or item.path.name.startswith("test_vllm_"):
-            item.add_marker(needs_vllm)
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from service import wait_until
-from vllm_server import OwnService
+from slab_checks import check_rows, idle
+from vllm_server import OwnService, need_vllm
 
 from app.reader import Region, RemoteError
-from app.transport import messages as wire
 from app.transport.errors import StaleLeaseError
+
+need_vllm()
 
 LAYOUTS = {
     "llama, prefix cache, ids out of order": ("llama", [4, 0, 2], ["--enable-prefix-caching", ""]),
@@ -30,29 +32,6 @@ def region(engine):
     with Region.attach(engine.socket_path, timeout_s=60) as attached:
         yield attached
         wait_until(lambda: idle(attached), 60)
-
-
-def stats(region):
-    return region.connection.call(wire.Stats(id=0), wire.StatsReply, _deadline())
-
-
-def _deadline():
-    from app.reader.connection import Deadline
-
-    return Deadline(60)
-
-
-def idle(region):
-    counted = stats(region)
-    return counted.leases_active == 0 and counted.slots_leased == 0 and counted.queue_depth == 0
-
-
-def check_rows(lease, prompt, reference, layer_ids):
-    wanted = reference.rows(prompt, layer_ids)
-    assert lease.descriptor.token_ids == prompt
-    worst = (lease.tensor() - wanted).abs().max().item()
-    lease.check()
-    assert worst < 1e-5
 
 
 def test_the_description_says_what_was_asked_for(region, engine):

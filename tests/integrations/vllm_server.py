@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -11,9 +12,21 @@ import sys
 from pathlib import Path
 
 import httpx
+import pytest
 from service import ROOT, Service, clean_environment, free_port, wait_until
 
 VOCAB = 1024
+
+
+def installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def need_vllm() -> None:
+    """Skips a module where vLLM is missing, without importing it here."""
+    if not installed("vllm"):
+        reason = "vLLM is not installed here; run `make test-vllm`, which makes an environment for it"
+        pytest.skip(reason, allow_module_level=True)
 
 
 def make_target(directory: Path, family: str) -> Path:

@@ -63,7 +63,6 @@ class DraftportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                 self._settings,
                 group=group,
                 block_size=kv_cache_config.kv_cache_groups[group].kv_cache_spec.block_size,
-                longest=speculative.draft_model_config.max_model_len - speculative.num_speculative_tokens,
             )
 
     @property
@@ -75,6 +74,11 @@ class DraftportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     def prefer_cross_layer_blocks(self) -> bool:
         """The cache of hidden states must stay a tensor of its own."""
         return False
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
+        """Not while nobody has seen rows survive it (0.33 asks)."""
+        return kv_transfer_config is None
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
@@ -143,7 +147,9 @@ class DraftportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         exporter = exporter_here(str(self._kv_transfer_config.engine_id))
         if exporter is not None and exporter.refused(lease_id):
             return False, None
-        return False, {"draftport": {"lease_id": lease_id, "num_tokens": request.num_prompt_tokens}}
+        # "handle" is where speculators' clients look; the rest is for people and for readers elsewhere.
+        about = {"lease_id": lease_id, "num_tokens": request.num_prompt_tokens}
+        return False, {"handle": lease_id, "draftport": about}
 
     def request_finished_all_groups(
         self,

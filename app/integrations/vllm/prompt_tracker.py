@@ -1,15 +1,13 @@
-"""The scheduler's side: which prompts become complete in a step, and whether all of their rows are in the cache.
+"""The scheduler's side: which prompts become complete in a step.
 
 Prompts may be computed in chunks, be preempted and start anew, or have a prefix in vLLM's prefix cache, whose blocks
-hold rows of the hidden states as well. The one case in which rows are missing: vLLM's V1 runner skips its drafter, and
-with it the rows of *every* request of the step, when a single request of the step comes within one token of
-``max_model_len`` (``_input_fits_in_drafter``). The blocks of such a step are remembered as holes, since the prefix
-cache would hand them to later prompts.
+hold rows of the hidden states as well: once the last chunk is computed, the cache has a row for every token. (vLLM's V1
+runner would skip the rows of a step in which a sequence is longer than ``max_model_len - 1``; its scheduler lets none
+become so long. Source: vLLM 0.32, ``_input_fits_in_drafter`` and ``Scheduler.schedule``.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,22 +16,18 @@ from .settings import ConnectorSettings, request_settings
 from .step import Prompt, Step
 
 EMBEDDINGS_ONLY = "The prompt has no token ids (it is given as embeddings), so its rows cannot be told apart."
-MISSING_ROWS = (
-    "vLLM has no rows for part of this prompt: another request of its step was as long as max_model_len."
-)
+MISSING_ROWS = "vLLM has no rows for part of this prompt; send it again without the prefix cache."
 _NULL_BLOCK = 0  # vLLM's placeholder for a block that is not there
 
 
 @dataclass(slots=True)
 class _Open:
-    """A prompt that is not complete yet. ``cached`` tokens came from the prefix cache; ``holed``: rows are missing."""
+    """A prompt that is not complete yet."""
 
     lease_id: str
     token_ids: list[int]
     ttl_s: float
     ticket: str | None
-    cached: int = 0
-    holed: bool = False
 
 
 class PromptTracker:
@@ -43,18 +37,15 @@ class PromptTracker:
         settings: the connector's.
         group: index of the hidden states' group of KV cache blocks.
         block_size: tokens of one of its blocks.
-        longest: length of a sequence beyond which vLLM skips the drafter.
     """
 
-    def __init__(self, settings: ConnectorSettings, *, group: int, block_size: int, longest: int) -> None:
+    def __init__(self, settings: ConnectorSettings, *, group: int, block_size: int) -> None:
         self._settings = settings
         self._group = group
         self._block_size = block_size
-        self._longest = longest
         self._open: dict[str, _Open] = {}
         self._leases: dict[str, str] = {}
         self._withdrawn: list[str] = []
-        self._holes: set[int] = set()
 
     def step(self, scheduled: Any) -> Step:
         """What to tell the worker's side of a step that vLLM has just scheduled (a ``SchedulerOutput``)."""
@@ -66,17 +57,10 @@ class PromptTracker:
             self._begin(request, step)
         cached = scheduled.scheduled_cached_reqs
         computed.update(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-        for req_id in cached.resumed_req_ids:
-            if req_id in self._open:
-                self._open[req_id].cached = computed[req_id]
-                self._open[req_id].holed = False
         tokens = scheduled.num_scheduled_tokens
-        blocks = self._blocks_of(scheduled)
-        if any(computed[req_id] + count > self._longest for req_id, count in tokens.items()):
-            self._note_holes(computed, tokens, blocks)
         for req_id in [one for one in self._open if one in tokens]:
             if computed[req_id] + tokens[req_id] >= len(self._open[req_id].token_ids):
-                step.prompts.append(self._complete(self._open.pop(req_id), blocks(req_id)))
+                step.prompts.append(self._complete(self._open.pop(req_id), self._blocks(scheduled, req_id)))
         return step
 
     def finished(self, req_id: str) -> str | None:
@@ -100,38 +84,14 @@ class PromptTracker:
         if request.prompt_token_ids is None or request.prompt_embeds is not None:
             step.prompts.append(Prompt(lease_id, [], [], ttl_s, asked.ticket, refused=EMBEDDINGS_ONLY))
             return
-        self._open[request.req_id] = _Open(
-            lease_id, list(request.prompt_token_ids), ttl_s, asked.ticket, request.num_computed_tokens
-        )
+        self._open[request.req_id] = _Open(lease_id, list(request.prompt_token_ids), ttl_s, asked.ticket)
 
-    def _blocks_of(self, scheduled: Any) -> Callable[[str], list[int]]:
-        state = scheduled.kv_connector_block_state
-
-        def blocks(req_id: str) -> list[int]:
-            found = state.get_block_ids(req_id)
-            return list(found[self._group]) if found is not None else []
-
-        return blocks
-
-    def _note_holes(
-        self,
-        computed: Mapping[str, int],
-        tokens: Mapping[str, int],
-        blocks: Callable[[str], list[int]],
-    ) -> None:
-        for req_id, count in tokens.items():
-            first = computed[req_id] // self._block_size
-            last = (computed[req_id] + count - 1) // self._block_size
-            self._holes.update(blocks(req_id)[first : last + 1])
-            if req_id in self._open:
-                self._open[req_id].holed = True
+    def _blocks(self, scheduled: Any, req_id: str) -> list[int]:
+        found = scheduled.kv_connector_block_state.get_block_ids(req_id)
+        return list(found[self._group]) if found is not None else []
 
     def _complete(self, prompt: _Open, block_ids: list[int]) -> Prompt:
-        needed = block_ids[: -(-len(prompt.token_ids) // self._block_size)]
-        own = prompt.cached // self._block_size  # this prompt wrote the blocks from here on
-        refused = None
-        if prompt.holed or _NULL_BLOCK in needed or not self._holes.isdisjoint(needed[:own]):
-            refused = MISSING_ROWS
-        elif self._holes:
-            self._holes.difference_update(needed[own:])
+        count = -(-len(prompt.token_ids) // self._block_size)
+        needed = block_ids[:count]
+        refused = MISSING_ROWS if len(needed) < count or _NULL_BLOCK in needed else None
         return Prompt(prompt.lease_id, prompt.token_ids, needed, prompt.ttl_s, prompt.ticket, refused)
