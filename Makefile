@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CONSTRAINTS ?= constraints-cpu.txt
 
-.PHONY: install serve test chaos soak lint format bench gpu-test clean
+.PHONY: install serve test test-vllm chaos soak lint format bench gpu-test clean
 
 install: $(STAMP)
 
@@ -20,6 +20,10 @@ serve: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# vLLM and speculators, in environments of their own; some gigabytes on first use, then about seven minutes.
+test-vllm: install
+	PYTHON=$(PYTHON) scripts/test-vllm
 
 # Ten minutes of kills, pauses and hostile clients; `make test` has a short form.
 chaos: install
