@@ -15,6 +15,8 @@ from service import wait_until
 from slab_checks import idle, stats
 
 from app.export.leases import new_lease_id
+from app.integrations.vllm.layer_order import stored_positions
+from app.integrations.vllm.row_source import CacheSource
 from app.integrations.vllm.settings import ConnectorSettings
 from app.integrations.vllm.step import Prompt, Step
 from app.integrations.vllm.worker_side import WorkerSide, exporter_here
@@ -61,10 +63,14 @@ class Engine(threading.Thread):
             done.set()
 
     def submit(self, token_ids, ticket=None, ttl_s=30.0):
-        prompt, done = Prompt(new_lease_id(), token_ids, [], ttl_s, ticket), threading.Event()
+        prompt, done = Prompt(new_lease_id(), "r", token_ids, [], ttl_s, ticket), threading.Event()
         self.waiting.put((prompt, done))
         assert done.wait(30)
         return prompt.lease_id
+
+
+def source_of(cache):
+    return CacheSource(cache, POINTS, stored_positions(POINTS))
 
 
 def row_of(token, point):
@@ -113,7 +119,7 @@ def setup(tmp_path):
         socket_path=str(tmp_path / "w.sock"), slots=2, rows_per_slot=100, api_url=url
     )
     cache = torch.zeros(BLOCKS, LAYERS, BLOCK, HIDDEN)
-    side = WorkerSide(vllm_config(), settings, POINTS, cache)
+    side = WorkerSide(vllm_config(), settings, source_of(cache))
     server.engine = Engine(side, cache)
     with Region.attach(tmp_path / "w.sock") as region:
         yield SimpleNamespace(
@@ -199,7 +205,7 @@ def test_many_clients(setup):
 
 def test_a_lease_that_is_announced_is_waited_for(setup):
     """The answer of vLLM may reach a client before the rows are there."""
-    prompt = Prompt(new_lease_id(), [1, 2], [3], 30.0)
+    prompt = Prompt(new_lease_id(), "r", [1, 2], [3], 30.0)
     setup.side.begin(Step(announced=[prompt.lease_id]))
     opened = queue.Queue()
     thread = threading.Thread(target=lambda: opened.put(setup.region.open(prompt.lease_id)))
@@ -310,7 +316,7 @@ def test_given_up_in_the_midst(setup, end):
 
 def test_without_an_api(tmp_path):
     settings = ConnectorSettings(socket_path=str(tmp_path / "w.sock"), rows_per_slot=50)
-    side = WorkerSide(vllm_config(), settings, POINTS, torch.zeros(BLOCKS, LAYERS, BLOCK, HIDDEN))
+    side = WorkerSide(vllm_config(), settings, source_of(torch.zeros(BLOCKS, LAYERS, BLOCK, HIDDEN)))
     try:
         with Region.attach(tmp_path / "w.sock") as region, pytest.raises(RemoteError) as failed:
             region.forward([[1]], timeout_s=10)
@@ -322,11 +328,11 @@ def test_without_an_api(tmp_path):
 def test_a_second_engine_on_the_same_socket_is_refused(setup, tmp_path):
     settings = ConnectorSettings(socket_path=str(setup.path))
     with pytest.raises(Exception, match="alive on this socket"):
-        WorkerSide(vllm_config(), settings, POINTS, torch.zeros(BLOCKS, LAYERS, BLOCK, HIDDEN))
+        WorkerSide(vllm_config(), settings, source_of(torch.zeros(BLOCKS, LAYERS, BLOCK, HIDDEN)))
 
 
 def test_a_write_that_fails_is_this_prompts_affair_only(setup):
-    bad, good = (Prompt(new_lease_id(), [1, 2], blocks, 30.0) for blocks in ([BLOCKS + 9], [5]))
+    bad, good = (Prompt(new_lease_id(), "r", [1, 2], blocks, 30.0) for blocks in ([BLOCKS + 9], [5]))
     step = Step(announced=[bad.lease_id, good.lease_id], prompts=[bad, good])
     setup.side.begin(step)
     setup.side.end(step)

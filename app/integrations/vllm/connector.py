@@ -19,10 +19,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.parallel_state import get_pp_group, get_tensor_model_parallel_rank
 from vllm.v1.kv_cache_interface import HiddenStateCacheSpec
 
-from .layer_order import asked_points
+from .layer_order import asked_points, stored_positions
 from .prompt_tracker import PromptTracker
+from .row_source import CacheSource
 from .settings import connector_settings
 from .step import Step
+from .wide_source import WideSource, noted_target
 from .worker_side import WorkerSide, exporter_here
 
 METHOD = "extract_hidden_states"
@@ -45,25 +47,19 @@ class DraftportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
-        speculative = vllm_config.speculative_config
-        if speculative is None or speculative.method != METHOD:
-            raise ValueError(
-                f"DraftportConnector exports what the speculative method {METHOD} captures; set it."
-            )
         self._settings = connector_settings(self._kv_transfer_config.kv_connector_extra_config)
-        self._points = asked_points(
-            getattr(speculative.draft_model_config.hf_config, "eagle_aux_hidden_state_layer_ids", None),
-            vllm_config.model_config.get_total_num_hidden_layers(),
-        )
+        self._points = () if self._wide else _points_of(vllm_config)
         self._worker: WorkerSide | None = None
         self._tracker: PromptTracker | None = None
         if role == KVConnectorRole.SCHEDULER:
-            group = _hidden_states_group(kv_cache_config)
-            self._tracker = PromptTracker(
-                self._settings,
-                group=group,
-                block_size=kv_cache_config.kv_cache_groups[group].kv_cache_spec.block_size,
-            )
+            group = None if self._wide else _hidden_states_group(kv_cache_config)
+            spec = None if group is None else kv_cache_config.kv_cache_groups[group].kv_cache_spec
+            block_size = 0 if spec is None else spec.block_size
+            self._tracker = PromptTracker(self._settings, group=group, block_size=block_size)
+
+    @property
+    def _wide(self) -> bool:
+        return self._settings.capture == "pre_hc_head"
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -91,14 +87,16 @@ class DraftportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         """Starts to serve readers, on the one rank that does."""
         if not get_pp_group().is_last_rank or get_tensor_model_parallel_rank() != 0:
             return
+        source = WideSource(noted_target()) if self._wide else self._cache_source(kv_caches)
+        self._worker = WorkerSide(self._vllm_config, self._settings, source)
+
+    def _cache_source(self, kv_caches: dict[str, Any]) -> CacheSource:
         from vllm.model_executor.models.extract_hidden_states import CacheOnlyAttentionLayer  # noqa: PLC0415
 
         layers = get_layers_from_vllm_config(self._vllm_config, CacheOnlyAttentionLayer, list(kv_caches))
         if len(layers) != 1:
             raise ValueError(f"vLLM has {len(layers)} caches of hidden states instead of one")
-        self._worker = WorkerSide(
-            self._vllm_config, self._settings, self._points, kv_caches[next(iter(layers))]
-        )
+        return CacheSource(kv_caches[next(iter(layers))], self._points, stored_positions(self._points))
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """A step begins."""
@@ -111,8 +109,10 @@ class DraftportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._worker is not None and self.has_connector_metadata():
             self._worker.end(self._get_connector_metadata().step)
 
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Nothing is loaded."""
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:  # noqa: ARG002 - vLLM's signature
+        """Nothing is loaded; vLLM's V2 runner says here in which order it took the step's requests."""
+        if self._worker is not None and "request_ids" in kwargs:
+            self._worker.note_step(kwargs["scheduler_output"], kwargs["request_ids"])
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing is loaded."""
@@ -163,6 +163,17 @@ class DraftportConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         if self._tracker is None:
             raise RuntimeError("this is the workers' side")
         return self._tracker
+
+
+def _points_of(vllm_config: Any) -> tuple[int, ...]:
+    """The capture points of the method, refused where vLLM would capture others."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or speculative.method != METHOD:
+        raise ValueError(f"DraftportConnector exports what the speculative method {METHOD} captures; set it.")
+    return asked_points(
+        getattr(speculative.draft_model_config.hf_config, "eagle_aux_hidden_state_layer_ids", None),
+        vllm_config.model_config.get_total_num_hidden_layers(),
+    )
 
 
 def _hidden_states_group(kv_cache_config: Any) -> int:

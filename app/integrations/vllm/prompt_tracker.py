@@ -16,6 +16,7 @@ from .settings import ConnectorSettings, request_settings
 from .step import Prompt, Step
 
 EMBEDDINGS_ONLY = "The prompt has no token ids (it is given as embeddings), so its rows cannot be told apart."
+NOT_WHOLE = "The prompt was not computed in one step from its start, so some of its rows are gone; raise the batch limit."
 MISSING_ROWS = "vLLM has no rows for part of this prompt; send it again without the prefix cache."
 _NULL_BLOCK = 0  # vLLM's placeholder for a block that is not there
 
@@ -35,11 +36,12 @@ class PromptTracker:
 
     Args:
         settings: the connector's.
-        group: index of the hidden states' group of KV cache blocks.
+        group: index of the hidden states' group of KV cache blocks; ``None`` where there is none and rows must be taken
+            from the step that computes them: only prompts that are computed whole can be exported then.
         block_size: tokens of one of its blocks.
     """
 
-    def __init__(self, settings: ConnectorSettings, *, group: int, block_size: int) -> None:
+    def __init__(self, settings: ConnectorSettings, *, group: int | None, block_size: int) -> None:
         self._settings = settings
         self._group = group
         self._block_size = block_size
@@ -60,7 +62,7 @@ class PromptTracker:
         tokens = scheduled.num_scheduled_tokens
         for req_id in [one for one in self._open if one in tokens]:
             if computed[req_id] + tokens[req_id] >= len(self._open[req_id].token_ids):
-                step.prompts.append(self._complete(self._open.pop(req_id), self._blocks(scheduled, req_id)))
+                step.prompts.append(self._complete(req_id, computed[req_id], scheduled))
         return step
 
     def finished(self, req_id: str) -> str | None:
@@ -82,16 +84,21 @@ class PromptTracker:
         step.announced.append(lease_id)
         ttl_s = asked.lease_ttl_s or self._settings.lease_ttl_s
         if request.prompt_token_ids is None or request.prompt_embeds is not None:
-            step.prompts.append(Prompt(lease_id, [], [], ttl_s, asked.ticket, refused=EMBEDDINGS_ONLY))
+            step.prompts.append(
+                Prompt(lease_id, request.req_id, [], [], ttl_s, asked.ticket, EMBEDDINGS_ONLY)
+            )
             return
         self._open[request.req_id] = _Open(lease_id, list(request.prompt_token_ids), ttl_s, asked.ticket)
 
-    def _blocks(self, scheduled: Any, req_id: str) -> list[int]:
-        found = scheduled.kv_connector_block_state.get_block_ids(req_id)
-        return list(found[self._group]) if found is not None else []
-
-    def _complete(self, prompt: _Open, block_ids: list[int]) -> Prompt:
-        count = -(-len(prompt.token_ids) // self._block_size)
-        needed = block_ids[:count]
-        refused = MISSING_ROWS if len(needed) < count or _NULL_BLOCK in needed else None
-        return Prompt(prompt.lease_id, prompt.token_ids, needed, prompt.ttl_s, prompt.ticket, refused)
+    def _complete(self, req_id: str, computed: int, scheduled: Any) -> Prompt:
+        prompt = self._open.pop(req_id)
+        needed: list[int] = []
+        refused = None
+        if self._group is not None:
+            count = -(-len(prompt.token_ids) // self._block_size)
+            found = scheduled.kv_connector_block_state.get_block_ids(req_id)
+            needed = list(found[self._group][:count]) if found is not None else []
+            refused = MISSING_ROWS if len(needed) < count or _NULL_BLOCK in needed else None
+        elif computed:
+            refused = NOT_WHOLE
+        return Prompt(prompt.lease_id, req_id, prompt.token_ids, needed, prompt.ttl_s, prompt.ticket, refused)

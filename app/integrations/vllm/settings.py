@@ -25,6 +25,8 @@ class ConnectorSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
         rows_per_slot: rows of each, and so the longest prompt that is exported; ``None``: ``max_num_batched_tokens``.
         lease_ttl_s: how long a prompt's rows wait for their reader, unless the request says otherwise.
         export: ``all`` prompts, or those whose request asks (``kv_transfer_params: {"draftport": {"export": true}}``).
+        capture: ``aux_layers``: the layers that ``extract_hidden_states`` captures. ``pre_hc_head``: all residual streams
+            before they are joined, of targets that keep them for their drafter; see ``wide_source``.
         api_url: where vLLM's own API listens (``http://127.0.0.1:8000``), for clients who ask through the socket or
             through Draftport's REST; ``None``: those are refused, and rows come from vLLM's own traffic only.
         api_key_file: file with the API's key, where it wants one.
@@ -36,6 +38,7 @@ class ConnectorSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     rows_per_slot: Annotated[int, Meta(ge=1)] | None = None
     lease_ttl_s: LeaseTtl = 30.0
     export: Literal["all", "requested"] = "all"
+    capture: Literal["aux_layers", "pre_hc_head"] = "aux_layers"
     api_url: str | None = None
     api_key_file: str | None = None
 

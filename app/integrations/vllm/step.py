@@ -11,6 +11,7 @@ class Prompt:
 
     Attributes:
         lease_id: under which its rows were announced.
+        req_id: vLLM's name of the request.
         token_ids: the prompt.
         block_ids: blocks of the hidden states' cache that hold its rows, in order.
         ttl_s: how long the rows wait for a reader.
@@ -19,6 +20,7 @@ class Prompt:
     """
 
     lease_id: str
+    req_id: str
     token_ids: list[int]
     block_ids: list[int]
     ttl_s: float

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from msgspec import structs
 
 from ...export.slab import Slab
 from ...transport.messages import DeviceInfo, HiddenStatesLayout, TargetDescription
-from ...transport.region import DTYPE_BYTES
 from .engine_api import EngineApi
 from .exporter import VllmExporter
-from .layer_order import stored_positions
+from .row_source import RowSource
 from .server_thread import ServerThread
 from .settings import ConnectorSettings
-from .slab_writer import SlabWriter
-from .step import Prompt, Step
-
-if TYPE_CHECKING:
-    import torch
+from .step import Step
 
 _here: dict[
     str, VllmExporter
@@ -36,28 +33,24 @@ class WorkerSide:
     Args:
         vllm_config: the engine's.
         settings: the connector's.
-        points: capture points in the order asked for.
-        cache: the hidden states' cache, ``[blocks, layers, tokens of a block, hidden]``.
+        source: where the rows come from.
     """
 
-    def __init__(
-        self, vllm_config: Any, settings: ConnectorSettings, points: tuple[int, ...], cache: torch.Tensor
-    ) -> None:
+    def __init__(self, vllm_config: Any, settings: ConnectorSettings, source: RowSource) -> None:
         self._engine_id = str(vllm_config.kv_transfer_config.engine_id)
-        self._on_device = cache.device.type != "cpu"
-        self._device = cache.device
-        self._writer = SlabWriter(cache, stored_positions(points))
+        self._source = source
+        self._device = source.device
+        self._on_device = source.device.type != "cpu"
         rows = settings.rows_per_slot or vllm_config.scheduler_config.max_num_batched_tokens
-        dtype = str(cache.dtype).removeprefix("torch.")
-        width = len(points) * cache.shape[3]
-        device = f"cuda:{cache.device.index or 0}" if self._on_device else "cpu"
+        device = f"cuda:{source.device.index or 0}" if self._on_device else "cpu"
+        layout = structs.replace(source.layout, rows=rows, buffer_bytes=rows * source.layout.bytes_per_token)
 
         def make_slab(epoch: str) -> Slab:
             return Slab(
                 slots=settings.slots,
                 rows_per_slot=rows,
-                width=width,
-                dtype=dtype,
+                width=layout.width,
+                dtype=layout.dtype,
                 device=device,
                 epoch=epoch,
             )
@@ -67,7 +60,7 @@ class WorkerSide:
             settings.socket_of(parallel.data_parallel_rank, parallel.data_parallel_size),
             settings.socket_group,
             make_slab=make_slab,
-            description=_described(vllm_config, points, dtype=dtype, width=width, rows=rows, device=device),
+            description=_described(vllm_config, layout, device),
             longest_prompt=min(rows, vllm_config.model_config.max_model_len - 1),
             make_api=_api_of(vllm_config, settings),
         )
@@ -81,15 +74,16 @@ class WorkerSide:
     def end(self, step: Step) -> None:
         """After a step was run: every row of its prompts is in the cache, or queued to be."""
         if step.prompts:
-            self._server.exporter.export(step.prompts, self._write, self._when_written)
+            self._server.exporter.export(step.prompts, self._source.write, self._when_written)
 
     def stop(self) -> None:
         """Hangs up on all readers."""
         _here.pop(self._engine_id, None)
         self._server.stop()
 
-    def _write(self, prompt: Prompt, rows: torch.Tensor) -> None:
-        self._writer.write(prompt.block_ids, rows)
+    def note_step(self, scheduled: Any, request_ids: Sequence[str]) -> None:
+        """Which requests the step that was just run has, in the order of their tokens."""
+        self._source.note_step(scheduled, request_ids)
 
     def _when_written(self, act: Callable[[], None]) -> None:
         if not self._on_device:
@@ -117,22 +111,8 @@ def _api_of(vllm_config: Any, settings: ConnectorSettings) -> Callable[[], Engin
     return lambda: EngineApi(url, model, key)
 
 
-def _described(
-    vllm_config: Any, points: tuple[int, ...], *, dtype: str, width: int, rows: int, device: str
-) -> TargetDescription:
+def _described(vllm_config: Any, layout: HiddenStatesLayout, device: str) -> TargetDescription:
     model = vllm_config.model_config
-    row_bytes = width * DTYPE_BYTES[dtype]
-    layout = HiddenStatesLayout(
-        source="aux_layers",
-        layer_ids=list(points),
-        capture_points=list(points),
-        norm="pre",
-        width=width,
-        dtype=dtype,
-        bytes_per_token=row_bytes,
-        rows=rows,
-        buffer_bytes=rows * row_bytes,
-    )
     return TargetDescription(
         model=str(model.served_model_name or model.model),
         revision=model.revision,
@@ -141,7 +121,7 @@ def _described(
         hidden_size=model.get_hidden_size(),
         num_hidden_layers=model.get_total_num_hidden_layers(),
         vocab_size=model.get_vocab_size(),
-        max_num_batched_tokens=rows,
+        max_num_batched_tokens=layout.rows,
         device=_device_info(device),
         hidden_states=layout,
         has_tokenizer=False,
