@@ -7,7 +7,7 @@ import yaml
 from service import ROOT
 
 DEPLOY = ROOT / "deploy"
-RENDERED = ("base", "overlays/metadata-only", "overlays/target-and-drafter")
+RENDERED = ("base", "overlays/metadata-only", "overlays/target-and-drafter", "overlays/vllm-attached")
 
 
 def render(directory):

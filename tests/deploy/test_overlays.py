@@ -1,6 +1,8 @@
 """Every overlay renders, is valid Kubernetes, passes the strictest pod policy, and keeps what the operations page says."""
 
+import ast
 import copy
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,15 +10,19 @@ from pathlib import Path
 import pytest
 import yaml
 from pods import container, containers, environment, pod_specs, violations
+from service import ROOT
 
+from app.integrations.vllm.layer_order import asked_points
+from app.integrations.vllm.settings import connector_settings
 from app.settings import ENV_PREFIX, Settings
 
-OVERLAYS = ("base", "overlays/metadata-only", "overlays/target-and-drafter")
+OVERLAYS = ("base", "overlays/metadata-only", "overlays/target-and-drafter", "overlays/vllm-attached")
 # resource.k8s.io/v1 exists from 1.34 on.
 VERSIONS = {
     "base": ("1.33", "1.34", "1.35", "1.37"),
     "overlays/metadata-only": ("1.33", "1.34", "1.35", "1.37"),
     "overlays/target-and-drafter": ("1.34", "1.35", "1.37"),
+    "overlays/vllm-attached": ("1.33", "1.34", "1.35", "1.37"),
 }
 KNOWN = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields}
 
@@ -162,6 +168,28 @@ def test_the_full_picture_shares_what_must_be_shared(rendered):
     [config] = [one for one in objects if one["kind"] == "ConfigMap"]
     assert f"{runtime}/worker.sock" in config["data"]["drafter.py"]
     assert not any(key in str(pod) for key in ("hostPath", "hostIPC", "hostPID"))
+
+
+def test_vllm_and_draftport_find_each_other(rendered):
+    """The connector's settings are ones that it has, its module is where it is mounted, and both mean one socket."""
+    [pod] = pod_specs(rendered["overlays/vllm-attached"]).values()
+    engine, sidecar, connector = (container(pod, name) for name in ("vllm", "draftport", "connector"))
+    assert environment(sidecar)["DRAFTPORT_WORKER"] == "attach"
+    assert environment(sidecar)["DRAFTPORT_RUNTIME_DIR"] == environment(engine)["DRAFTPORT_RUNTIME_DIR"]
+    arguments = dict(one.removeprefix("--").split("=", 1) for one in engine["args"])
+    transfer = json.loads(arguments["kv-transfer-config"])
+    settings = connector_settings(transfer["kv_connector_extra_config"])
+    assert settings.api_url == f"http://127.0.0.1:{arguments['port']}"
+    module = ast.parse((ROOT / (transfer["kv_connector_module_path"].replace(".", "/") + ".py")).read_text())
+    assert transfer["kv_connector"] in [one.name for one in module.body if isinstance(one, ast.ClassDef)]
+    speculative = json.loads(arguments["speculative-config"])
+    assert speculative["method"] == "extract_hidden_states"
+    asked_points(speculative["draft_model_config"]["hf_config"]["eagle_aux_hidden_state_layer_ids"], 40)
+    [mount] = connector["volumeMounts"]
+    assert {**mount, "readOnly": True} in engine["volumeMounts"]
+    assert environment(engine)["PYTHONPATH"] == mount["mountPath"]
+    users = {one["securityContext"]["runAsUser"] for one in (engine, sidecar)}
+    assert len(users) == 1, "the socket is 0600"
 
 
 WORKLOAD = {
