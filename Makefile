@@ -18,8 +18,12 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 serve: install
 	$(BIN)/draftport serve
 
+# What watches the clock runs on its own.
+CLOCKED := tests/chaos tests/e2e tests/worker/server
+
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(CLOCKED:%=--ignore %)
+	$(BIN)/python -m pytest $(CLOCKED)
 
 # vLLM and speculators, in environments of their own; some gigabytes on first use, then about seven minutes.
 test-vllm: install

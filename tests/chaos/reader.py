@@ -100,7 +100,6 @@ class Reader:
         """The hold ends behind the lease's back, as when another part of the program released it."""
         leases = self.forward(region)
         for lease in leases:
-            region.open(lease.lease_id)
             region.connection.release([lease.descriptor])
         until = time.monotonic() + self.random.uniform(0, 0.4)
         while time.monotonic() < until:
