@@ -75,9 +75,7 @@ def test_forms_of_one_command(text):
 
 
 def test_an_image_tag_names_the_engines_version():
-    args = parse_vllm_args(
-        "docker run --rm -v /models:/models vllm/vllm-openai:v0.27.1 --model X"
-    )
+    args = parse_vllm_args("docker run --rm -v /models:/models vllm/vllm-openai:v0.27.1 --model X")
     assert (args.engine, args.target) == ("vllm==0.27.1", "X")
 
 
