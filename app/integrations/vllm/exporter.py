@@ -15,7 +15,7 @@ from ...export.call_error import CallError
 from ...export.exporter import Counters
 from ...export.exporter_error import ExporterError
 from ...export.job import Job
-from ...export.leases import Holder, Lease, Placement
+from ...export.lease_records import Holder, Lease, Placement
 from ...export.slab import Slab
 from ...transport.messages import TargetDescription
 from .engine_api import EngineApi
@@ -116,6 +116,11 @@ class VllmExporter:
         done: list[_Written] = []
         for prompt in prompts:
             ticket = self._take_ticket(prompt.ticket)
+            if (
+                ticket is None and prompt.ticket is not None
+            ):  # vLLM had begun with it when its call was given up
+                self._refuse(prompt.lease_id, CallError("cancelled", "The call of this prompt was given up."))
+                continue
             try:
                 placement = self._place(prompt, ticket)
             except CallError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ...export import socket_file
-from ...export.leases import Lease
+from ...export.lease_records import Lease
 from ...export.server import Server
 from ...export.slab import Slab
 from ...transport import messages as wire

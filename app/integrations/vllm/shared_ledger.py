@@ -7,7 +7,8 @@ from collections import OrderedDict
 from typing import Final
 
 from ...export.call_error import CallError
-from ...export.leases import Holder, Lease, Ledger, Page, Placement
+from ...export.lease_records import Holder, Lease, Placement
+from ...export.leases import Ledger, Page
 
 REMEMBERED: Final = 4096
 
