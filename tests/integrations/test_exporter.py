@@ -114,7 +114,7 @@ class Api(BaseHTTPRequestHandler):
 def setup(tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     server.daemon_threads, server.fault, server.released = True, None, threading.Event()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}/v1/"
     settings = ConnectorSettings(
@@ -123,18 +123,20 @@ def setup(tmp_path):
     cache = torch.zeros(BLOCKS, LAYERS, BLOCK, HIDDEN)
     side = WorkerSide(vllm_config(), settings, source_of(cache))
     server.engine = Engine(side, cache)
-    with Region.attach(tmp_path / "w.sock") as region:
-        yield SimpleNamespace(
-            api=server, engine=server.engine, side=side, region=region, path=tmp_path / "w.sock"
-        )
-        server.released.set()
-        wait_until(lambda: idle(region), 30)
-    server.engine.waiting.put(None)
+    try:
+        with Region.attach(tmp_path / "w.sock") as region:
+            yield SimpleNamespace(
+                api=server, engine=server.engine, side=side, region=region, path=tmp_path / "w.sock"
+            )
+            server.released.set()
+            wait_until(lambda: idle(region), 30)
+    finally:
+        server.engine.waiting.put(None)
+        side.stop()
+        server.shutdown()
+        server.server_close()
     server.engine.join(10)
-    side.stop()
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    thread.join(10)
     assert not (tmp_path / "w.sock").exists()
 
 
