@@ -19,7 +19,7 @@ from .call_error import CallError
 from .exporter import Exporter
 from .exporter_error import ExporterError
 from .job import Job
-from .leases import Lease
+from .lease_records import Lease
 from .subscriptions import Subscriptions
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import Protocol
 from ..transport.messages import TargetDescription
 from .call_error import CallError
 from .job import Job
-from .leases import Holder, Lease, Ledger
+from .lease_records import Holder, Lease
+from .leases import Ledger
 from .slab import Slab
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from .call_error import CallError
-from .leases import Holder, Lease, Placement
+from .lease_records import Holder, Lease, Placement
 
 
 @dataclass(slots=True, eq=False)

@@ -10,13 +10,12 @@ import math
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
 
 from .call_error import CallError
+from .lease_records import Hold, Holder, Lease, Placement, Slot
 
-Holder: TypeAlias = Hashable
 REMEMBERED: Final = 65536
 SHORTEST_RETRY_S: Final = 0.1
 LONGEST_RETRY_S: Final = 1.0
@@ -35,66 +34,6 @@ class Page(Protocol):
 
     def set_step(self, slot: int, *, step: int, rows: int) -> None:
         """Notes the step that last wrote to a slot, and its rows."""
-
-
-@dataclass(slots=True)
-class Slot:
-    """One slot. ``sequence`` is the even word of its rows; while ``dirty``, the page shows the odd one before it."""
-
-    index: int
-    sequence: int = 2
-    used_rows: int = 0
-    named: bool = False
-    dirty: bool = False
-    pending: int = 0
-    leases: set[str] = field(default_factory=set)
-
-    @property
-    def free(self) -> bool:
-        """Nobody holds its rows and nothing is about to be written to it."""
-        return not self.leases and not self.pending
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Rows that belong to one prompt: written, or about to be."""
-
-    slot: int
-    sequence: int
-    row_start: int
-    num_tokens: int
-
-
-@dataclass(slots=True)
-class Hold:
-    """One holder's part in a lease.
-
-    Attributes:
-        deadline: monotonic seconds at which it ends.
-        times: how often it was taken and not released yet: a connection may hold for several readers at once.
-        firm: whether anybody asked for it. One that only following steps brought gives way when room is needed.
-    """
-
-    deadline: float
-    times: int = 0
-    firm: bool = False
-
-
-@dataclass(slots=True)
-class Lease:
-    """Published rows and who holds them until when."""
-
-    lease_id: str
-    index: int
-    placement: Placement
-    token_ids: list[int]
-    holders: dict[Holder, Hold] = field(default_factory=dict)
-    lapsed: set[Holder] = field(default_factory=set)
-
-    @property
-    def firm(self) -> bool:
-        """Whether anybody asked for it, rather than only being told of it."""
-        return any(hold.firm for hold in self.holders.values())
 
 
 class Ledger:
@@ -152,7 +91,7 @@ class Ledger:
                 "send fewer prompts at once, or raise SLOTS.",
             )
         self.expire()
-        chosen = self._choose(lengths) or self._choose(lengths, yielding=True)
+        chosen = self._choose(lengths)
         if chosen is None:
             raise CallError(
                 "slab_full",
@@ -283,13 +222,24 @@ class Ledger:
             room -= length
         return needed
 
-    def _choose(self, lengths: list[int], *, yielding: bool = False) -> list[tuple[Slot, bool]] | None:
+    def _choose(self, lengths: list[int]) -> list[tuple[Slot, bool]] | None:
         """For each prompt a slot, and whether it is to be recycled first; ``None`` when there is not enough room.
 
-        With ``yielding``, slots that only followers hold count as free.
+        Appending to the open slot comes first. Where it leads nowhere, a fresh start may: prompts can divide
+        differently among the slots. Followers give way last.
         """
+        left = self.rows_per_slot - self._open.used_rows
+        for yielding in (False, True):
+            for room in (left, 0):
+                chosen = self._fit(lengths, room, yielding=yielding)
+                if chosen is not None:
+                    return chosen
+        return None
+
+    def _fit(self, lengths: list[int], room: int, *, yielding: bool) -> list[tuple[Slot, bool]] | None:
+        """Prompts in order, from the open slot with ``room`` rows on."""
         chosen: list[tuple[Slot, bool]] = []
-        slot, room = self._open, self.rows_per_slot - self._open.used_rows
+        slot = self._open
         taken: set[int] = set()
         for length in lengths:
             recycle = length > room

@@ -17,7 +17,7 @@ from ..transport.errors import FrameError
 from .call_error import CallError
 from .connection import Connection
 from .exporter import Counters, Exporter
-from .leases import Lease
+from .lease_records import Lease
 
 _logger = logging.getLogger(__name__)
 MAX_CONNECTIONS: Final = 256

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..transport import messages as wire
 from .call_error import CallError
-from .leases import Lease, Ledger
+from .lease_records import Lease
+from .leases import Ledger
 
 if TYPE_CHECKING:
     from .connection import Connection

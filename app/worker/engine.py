@@ -10,7 +10,8 @@ from typing import Final
 from ..export.call_error import CallError
 from ..export.exporter import Counters
 from ..export.job import Job
-from ..export.leases import Holder, Lease, Ledger
+from ..export.lease_records import Holder, Lease
+from ..export.leases import Ledger
 from ..export.slab import Slab
 from ..transport.messages import TargetDescription
 from .jobs import Step
@@ -105,7 +106,7 @@ class Engine:
         """
         try:
             self._check(prompts, field)
-            self.queue.check_room(sum(map(len, prompts)))
+            self.queue.check_room(client, sum(map(len, prompts)))
             placements = self.ledger.reserve([len(prompt) for prompt in prompts])
         except CallError:
             self.counters.rejected += 1

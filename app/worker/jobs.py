@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ..export.call_error import CallError
 from ..export.job import Job
-from ..export.leases import Placement
+from ..export.lease_records import Placement
 
 __all__ = ["Job", "Part", "Step"]
 

@@ -32,13 +32,16 @@ class PromptQueue:
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    def check_room(self, tokens: int) -> None:
-        """Refuses work that would make the queue longer than its bound; an empty queue takes any one call.
+    def check_room(self, client: Hashable, tokens: int) -> None:
+        """Refuses work that would make the queue longer than its bound.
+
+        A client with nothing in the queue is never refused: what the others have waiting is not its fault, and rows
+        were reserved for all that waits, so the slab bounds it too.
 
         Raises:
             CallError: ``overloaded``.
         """
-        if self.tokens and self.tokens + tokens > self._max_tokens:
+        if client in self._lines and self.tokens + tokens > self._max_tokens:
             raise CallError(
                 "overloaded",
                 f"{self.tokens} tokens wait already and at most {self._max_tokens} may; try again later.",

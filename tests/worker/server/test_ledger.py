@@ -361,6 +361,14 @@ def test_a_call_that_would_not_fit_anyway_costs_followers_nothing():
     assert ledger.times_held(leases[0].lease_id, "follower") == 1
 
 
+def test_an_empty_slab_takes_whatever_fits_into_it():
+    """However the open slot was left: the rest of it may divide the prompts so that they no longer fit."""
+    ledger, _page, _clock = new_ledger()
+    for lease in filled(ledger, ROWS - 1):
+        ledger.release(lease.lease_id, "a")
+    assert [one.num_tokens for one in ledger.reserve([1, 1, ROWS, 1])] == [1, 1, ROWS, 1]
+
+
 def test_ids_are_128_random_bits():
     ledger, _page, _clock = new_ledger()
     ids = {lease.lease_id for lease in filled(ledger, *[1] * ROWS)}

@@ -35,17 +35,17 @@ class QueueMachine(RuleBasedStateMachine):
     def add(self, client, lengths):
         waiting = sum(length for line in self.lines.values() for _, _, length in line)
         try:
-            self.queue.check_room(sum(lengths))
+            self.queue.check_room(client, sum(lengths))
         except CallError as error:
             refused = (error.code, error.retry_after_s)
         else:
             refused = None
         if refused:
             assert refused == ("overloaded", 1.0)
-            assert waiting
+            assert self.lines[client]
             assert waiting + sum(lengths) > BOUND
             return
-        assert not waiting or waiting + sum(lengths) <= BOUND
+        assert not self.lines.get(client) or waiting + sum(lengths) <= BOUND
         job = job_of(client, lengths)
         self.queue.add(job)
         line = self.lines.setdefault(client, deque())
@@ -122,13 +122,14 @@ def test_a_large_prompt_is_not_passed_over_for_ever():
     assert ran.count("large") == 5
 
 
-def test_a_single_call_that_is_larger_than_the_bound_is_taken_by_an_empty_queue():
+def test_only_those_who_wait_already_are_refused():
     queue = new_queue()
-    queue.check_room(10 * BOUND)
+    queue.check_room("a", 10 * BOUND)
     queue.add(job_of("a", [1]))
+    queue.check_room("a", BOUND - 1)
     with pytest.raises(CallError, match="overloaded"):
-        queue.check_room(BOUND)
-    queue.check_room(BOUND - 1)
+        queue.check_room("a", BOUND)
+    queue.check_room("b", 10 * BOUND)
 
 
 def test_late_jobs_are_found_once_each():
