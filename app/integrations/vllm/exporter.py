@@ -267,6 +267,10 @@ class VllmExporter:
         for run in self._runs.values():
             run.cancel()
 
+    async def stopped(self) -> None:
+        """Waits for what ``stop`` has cancelled."""
+        await asyncio.gather(*self._runs.values(), return_exceptions=True)
+
     def _checked_api(self) -> EngineApi:
         if self._api is None:
             detail = (

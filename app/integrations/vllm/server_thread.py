@@ -97,6 +97,7 @@ class ServerThread:
         self._ready.set()
         await self._ended.wait()
         self._server.close()
+        await self.exporter.stopped()
         if api is not None:
             await api.close()
 
