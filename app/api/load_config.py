@@ -44,18 +44,13 @@ async def get_load_config(
     request: Request, query: Annotated[LoadConfigQuery, Query()], context: Ctx
 ) -> Response:
     """The load config that the draft model will really get, and where this engine version differs."""
-    asked = validated(
-        LoadConfigRequest,
-        {
-            "load_config": {"load_format": query.load_format},
-            "pipeline_parallel_size": query.pipeline_parallel_size,
-            "model": query.model,
-            "revision": query.revision,
-            "method": query.method,
-            "engine": query.engine,
-        },
-    )
-    return conditional_response(request, await _answer(context, asked, None))
+    key: tuple[object, ...] = ("load-config", *query.model_dump().values())
+    known = context.answers.get(key) if query.model is None else None  # a model's files may change
+    if known is None:
+        known = await _answer(context, _asked(query), None)
+        if query.model is None:
+            context.answers.put(key, known)
+    return conditional_response(request, known)
 
 
 @router.post(
@@ -71,6 +66,20 @@ async def post_load_config(request: Request, context: Ctx) -> Response:
     asked = validated(LoadConfigRequest, body.value)
     answer = await _answer(context, asked, body)
     return Response(answer.body, media_type="application/json", headers={"etag": answer.etag})
+
+
+def _asked(query: LoadConfigQuery) -> LoadConfigRequest:
+    return validated(
+        LoadConfigRequest,
+        {
+            "load_config": {"load_format": query.load_format},
+            "pipeline_parallel_size": query.pipeline_parallel_size,
+            "model": query.model,
+            "revision": query.revision,
+            "method": query.method,
+            "engine": query.engine,
+        },
+    )
 
 
 async def _answer(context: Context, asked: LoadConfigRequest, body: JsonBody | None) -> Answer:

@@ -6,6 +6,7 @@ Runs where ``vllm`` can be imported, and says so where it can't. The judge build
 
 import importlib
 import json
+import types
 
 import pytest
 
@@ -67,8 +68,9 @@ def test_the_capture_points_are_what_vllm_captures(case, judge, built):
     hidden = drafting_plan(PlanRequest(draft_config=case["config"])).hidden_states
     if hidden is None or hidden.capture_points is None:
         pytest.skip("no capture points are claimed")
-    found = lookup(built)
-    assert found is None or tuple(found) == hidden.capture_points
+    draft = types.SimpleNamespace(draft_model_config=types.SimpleNamespace(hf_config=built))
+    found = lookup(draft)
+    assert found is None or tuple(found) == tuple(hidden.capture_points)
 
 
 def test_the_method_is_one_that_vllm_knows(case, built):
