@@ -97,7 +97,8 @@ class Worker:
                     WorkerConfig(**settings).to_json(),
                     *arguments,
                 ],
-                env=clean_environment(directory) | {"OMP_NUM_THREADS": "1"},  # two threads on busy cores only spin
+                env=clean_environment(directory)
+                | {"OMP_NUM_THREADS": "1"},  # two threads on busy cores only spin
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
