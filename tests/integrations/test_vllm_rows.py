@@ -1,5 +1,6 @@
 """Rows that vLLM exports, against transformers and against our own worker, for the same prompts."""
 
+import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -210,3 +211,18 @@ def test_a_lease_that_ran_out_is_stale(region):
     wait_until(lambda: idle(region), 30)
     with pytest.raises(StaleLeaseError):
         lease.check()
+
+
+def test_tensor_parallel(start_vllm, references, monkeypatch):
+    """One of two ranks, each a process of its own, writes and serves."""
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("vLLM's CPU build wants a core for each of the two ranks")
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0|1")
+    server = start_vllm("llama", [4, 0, 2], "--tensor-parallel-size", "2").wait_ready()
+    with Region.attach(server.socket_path, timeout_s=60) as region:
+        for length in (1, 100, 400):
+            prompt = [random.Random(length).randrange(1024) for _ in range(length)]
+            [lease] = region.forward([prompt], timeout_s=60)
+            with lease:
+                check_rows(lease, prompt, references("llama"), [4, 0, 2])
+    server.close()
