@@ -13,7 +13,7 @@ from typing import Self
 from service import clean_environment, wait_until
 
 from app.reader import Region
-from app.reader.connection import Deadline
+from app.reader.deadline import Deadline
 from app.transport import messages as wire
 from app.transport.descriptors import ANCILLARY_BYTES, descriptors_in
 from app.transport.frames import FrameDecoder, frame

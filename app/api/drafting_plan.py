@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import Mapping
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -12,7 +11,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from ..drafting.findings import Finding
-from ..drafting.load_config import LoadConfig, LoadConfigError, parse_load_config
+from ..drafting.load_config import LoadConfigError
 from ..drafting.pair import family_of
 from ..drafting.plan import DraftingPlan, drafting_plan, ordered
 from ..drafting.plan_merge import ContradictionError, PlanFields, merge
@@ -156,30 +155,12 @@ async def _given(context: Context, side: _Side, body: JsonBody, prefix: str) -> 
 
 
 def _request(asked: DraftingPlanRequest, fields: PlanFields, pair: _Pair) -> PlanRequest:
-    return PlanRequest(
-        target_config=None if pair.target is None else pair.target.config,
-        draft_config=None if pair.draft is None else pair.draft.config,
-        target_name=fields.target_name,
-        draft_name=fields.draft_name,
-        method=fields.method,
-        num_speculative_tokens=fields.num_speculative_tokens,
-        max_num_batched_tokens=fields.max_num_batched_tokens,
-        max_num_seqs=fields.max_num_seqs,
-        load_config=_load_config(fields.load_config, "load_config"),
-        draft_load_config=_load_config(fields.draft_load_config, "draft_load_config"),
-        parallel=fields.parallel,
-        dtype=fields.dtype,
-        engine=fields.engine,
-        enable_prefix_caching=fields.enable_prefix_caching,
-        trained_mask_token_id=asked.trained_mask_token_id,
-    )
-
-
-def _load_config(fields: Mapping[str, Any] | None, at: str) -> LoadConfig | None:
-    if fields is None:
-        return None
     try:
-        return parse_load_config(fields, at=at)
+        return fields.request(
+            None if pair.target is None else pair.target.config,
+            None if pair.draft is None else pair.draft.config,
+            trained_mask_token_id=asked.trained_mask_token_id,
+        )
     except LoadConfigError as error:
         raise load_config_problem(error) from None
 

@@ -12,12 +12,11 @@ from rich.text import Text
 
 from ..drafting.engines import EngineError, parse_engine
 from ..drafting.findings import Finding
-from ..drafting.load_config import LoadConfig, LoadConfigError, parse_load_config
+from ..drafting.load_config import LoadConfigError
 from ..drafting.methods import engine_refuses
 from ..drafting.pair import family_of
 from ..drafting.plan import DraftingPlan, drafting_plan, ordered
 from ..drafting.plan_merge import ContradictionError, PlanFields, merge
-from ..drafting.plan_request import PlanRequest
 from ..drafting.vllm_args import VllmArgs, VllmArgsError, parse_vllm_args
 from ..sources.errors import SourceError
 from .metadata import COULD_NOT_ANSWER, FOUND_ERRORS, SOUND, Named, quiet, read_named
@@ -64,21 +63,9 @@ def _plan(fields: PlanFields) -> tuple[DraftingPlan, tuple[Finding, ...]]:
     target = _read(fields.target_name, fields.target_revision)
     draft = _read(fields.draft_name, fields.draft_revision)
     token_text = next((one.token_text for one in (draft, target) if one is not None and one.token_text), None)
-    request = PlanRequest(
-        target_config=None if target is None else target.config,
-        draft_config=None if draft is None else draft.config,
-        target_name=fields.target_name,
-        draft_name=fields.draft_name,
-        method=fields.method,
-        num_speculative_tokens=fields.num_speculative_tokens,
-        max_num_batched_tokens=fields.max_num_batched_tokens,
-        max_num_seqs=fields.max_num_seqs,
-        load_config=_load_config(fields.load_config, "load_config"),
-        draft_load_config=_load_config(fields.draft_load_config, "draft_load_config"),
-        parallel=fields.parallel,
-        dtype=fields.dtype,
-        engine=fields.engine,
-        enable_prefix_caching=fields.enable_prefix_caching,
+    request = fields.request(
+        None if target is None else target.config,
+        None if draft is None else draft.config,
         token_text=token_text,
     )
     plan = drafting_plan(request)
@@ -88,10 +75,6 @@ def _plan(fields: PlanFields) -> tuple[DraftingPlan, tuple[Finding, ...]]:
 
 def _read(name: str | None, revision: str | None) -> Named | None:
     return None if name is None else read_named(name, revision)
-
-
-def _load_config(fields: dict[str, Any] | None, at: str) -> LoadConfig | None:
-    return None if fields is None else parse_load_config(fields, at=at)
 
 
 def _ignored(args: VllmArgs | None) -> tuple[str, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from .engines import EngineRef, parse_engine
+from .load_config import LoadConfig, parse_load_config
 from .placement import Parallel
+from .plan_request import PlanRequest
 from .vllm_args import VllmArgs
 
 _Value = TypeVar("_Value")
@@ -66,6 +69,30 @@ class PlanFields(Struct, frozen=True, kw_only=True):
             self.tensor_parallel_size or 1, self.pipeline_parallel_size or 1, self.draft_tensor_parallel_size
         )
 
+    def request(
+        self,
+        target_config: Mapping[str, Any] | None,
+        draft_config: Mapping[str, Any] | None,
+        *,
+        trained_mask_token_id: int | None = None,
+        token_text: Callable[[int], str | None] | None = None,
+    ) -> PlanRequest:
+        """The plan's request, once somebody has read the two configs.
+
+        Raises:
+            LoadConfigError: a field of a load config does not fit; its path says of which of the two.
+        """
+        return PlanRequest(
+            target_config=target_config,
+            draft_config=draft_config,
+            load_config=_load_config(self.load_config, "load_config"),
+            draft_load_config=_load_config(self.draft_load_config, "draft_load_config"),
+            parallel=self.parallel,
+            trained_mask_token_id=trained_mask_token_id,
+            token_text=token_text,
+            **{name: getattr(self, name) for name in ("target_name", "draft_name", "engine", *_SAME)},
+        )
+
 
 def merge(fields: PlanFields, args: VllmArgs | None) -> PlanFields:
     """The request that both sides together make.
@@ -89,6 +116,10 @@ def merge(fields: PlanFields, args: VllmArgs | None) -> PlanFields:
     for name in ("load_config", "draft_load_config"):
         merged[name] = _objects(name, getattr(fields, name), getattr(args, name))
     return PlanFields(**merged, engine=_engine(fields.engine, parse_engine(args.engine)))
+
+
+def _load_config(fields: Mapping[str, Any] | None, at: str) -> LoadConfig | None:
+    return None if fields is None else parse_load_config(fields, at=at)
 
 
 def _one(field: str, asked: _Value | None, said: _Value | None) -> _Value | None:

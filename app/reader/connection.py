@@ -14,7 +14,6 @@ import select
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,28 +24,13 @@ from ..transport import messages as wire
 from ..transport.descriptors import ANCILLARY_BYTES, close_all, descriptors_in
 from ..transport.errors import ConnectionLostError, FrameError, RemoteError
 from ..transport.frames import FrameDecoder, frame
+from . import forks
+from .deadline import Deadline
 
 RECEIVE_BYTES = 256 << 10
 _SHARED_WAIT_S = 0.05
-_live: weakref.WeakSet[Connection] = weakref.WeakSet()
 _T = TypeVar("_T")
 _AnyReply = TypeVar("_AnyReply", bound=wire.Reply)
-
-
-class Deadline:
-    """A point on the monotonic clock, or never."""
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self._at = None if timeout_s is None else time.monotonic() + timeout_s
-
-    def left_s(self) -> float | None:
-        """Seconds left; ``TimeoutError`` when there are none."""
-        if self._at is None:
-            return None
-        left = self._at - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the worker did not answer in time")
-        return left
 
 
 class Connection:
@@ -75,7 +59,7 @@ class Connection:
         self._unsent = memoryview(b"")
         self._descriptors: list[int] | None = []
         self.quiet_at = time.monotonic()
-        _live.add(self)
+        forks.remember(self)
 
     # -- state ---------------------------------------------------------------------------------------------------
 
@@ -408,11 +392,3 @@ class Connection:
                 self._read_available()
         finally:
             self._end_turn()
-
-
-def _forget_all_after_fork() -> None:
-    for connection in list(_live):
-        connection.forget_after_fork()
-
-
-os.register_at_fork(after_in_child=_forget_all_after_fork)

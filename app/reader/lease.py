@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..transport import messages as wire
 from ..transport.errors import ConnectionLostError, RemoteError, StaleLeaseError
-from .connection import Deadline
+from .deadline import Deadline
 from .mapping import NUMPY_DTYPES, MemfdMapping
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from ..transport.errors import (
 from ..transport.memfd import map_read_only
 from ..transport.region import RegionDescriptor
 from ..transport.socket_path import default_socket_path
-from .connection import Connection, Deadline
+from .connection import Connection
+from .deadline import Deadline
 from .lease import Lease
 from .mapping import Mapping, mapping_of
 from .steps import StepStream

@@ -10,7 +10,8 @@ import msgspec
 
 from ..transport import messages as wire
 from ..transport.errors import StaleLeaseError
-from .connection import Connection, Deadline
+from .connection import Connection
+from .deadline import Deadline
 from .lease import Lease
 
 if TYPE_CHECKING:

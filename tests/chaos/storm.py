@@ -20,7 +20,7 @@ from rest_client import RestClient
 from service import Service, wait_until
 
 from app.reader import Region, TransportError
-from app.reader.connection import Deadline
+from app.reader.deadline import Deadline
 from app.transport import messages as wire
 
 HERE = Path(__file__).parent

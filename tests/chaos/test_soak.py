@@ -68,5 +68,5 @@ def test_nothing_grows_and_nothing_slows_down(start_service, capsys):
         assert after[name]["descriptors"] <= before[name]["descriptors"] + 2
         assert after[name]["mappings"] <= before[name]["mappings"] + 20
         assert after[name]["MiB"] <= before[name]["MiB"] * 1.05 + 5
-    # Shared machines are noisy; what slows down with every request would be far beyond this.
-    assert statistics.median(last) <= 5 * statistics.median(first)
+    # The fastest tenth: what other work on the machine delays now and then, these rounds escaped.
+    assert statistics.quantiles(last, n=10)[0] <= 1.5 * statistics.quantiles(first, n=10)[0]

@@ -12,7 +12,7 @@ import pytest
 from service import wait_until
 
 from app.reader import Region, StaleLeaseError, TransportError
-from app.reader.connection import Deadline
+from app.reader.deadline import Deadline
 from app.transport import messages as wire
 
 HOLD = """

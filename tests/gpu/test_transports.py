@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from app.reader import Region
-from app.reader.connection import Deadline
+from app.reader.deadline import Deadline
 from app.transport import messages as wire
 
 KIND = {"cpu": "memfd", "cuda": "cuda_ipc"}

@@ -1,6 +1,6 @@
 """What a test asks of a slab: its counters, and that rows are right."""
 
-from app.reader.connection import Deadline
+from app.reader.deadline import Deadline
 from app.transport import messages as wire
 
 

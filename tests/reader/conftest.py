@@ -35,7 +35,7 @@ def order():
 @pytest.fixture
 def active():
     """``active(region)``: how many leases the worker counts."""
-    from app.reader.connection import Deadline
+    from app.reader.deadline import Deadline
     from app.transport import messages as wire
 
     def count(region):

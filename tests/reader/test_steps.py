@@ -82,7 +82,7 @@ def test_a_long_pause_costs_no_fresh_step(region, order):
 
 
 def _deadline():
-    from app.reader.connection import Deadline
+    from app.reader.deadline import Deadline
 
     return Deadline(10)
 

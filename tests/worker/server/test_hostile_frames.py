@@ -16,6 +16,7 @@ from worker_process import RawClient
 
 from app.export.connection import MAX_CALLS_IN_FLIGHT
 from app.export.server import MAX_CONNECTIONS, Patience, Server
+from app.reader.deadline import Deadline
 from app.transport import messages as wire
 from app.transport.frames import MAX_FRAME_BYTES, frame
 
@@ -315,7 +316,9 @@ def test_a_thousand_connections(unharmed):
             served += answer is not None
             refused += answer is None
             client.close()
-        # More than the limit only one after another: who says nothing for long makes room.
+            # More than the limit may be served one after another, for who is silent for long makes room: never at once.
+            stats = region.connection.call(wire.Stats(id=0), wire.StatsReply, Deadline(30))
+            assert stats.connections <= MAX_CONNECTIONS
         assert refused > 0
         assert served > 0
         assert served + refused == count
